@@ -1,0 +1,38 @@
+# `make demo` and `make test` set everything up on a fresh machine: a virtual environment, pinned packages.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup demo test test-slow lint format benchmark clean
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12)) or None' || \
+		(echo "headway needs Python 3.11 or 3.12: make $(MAKECMDGOALS) PYTHON=python3.12" && exit 1)
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	touch $@
+
+demo: setup
+	$(BIN)/python -m examples.compare_encodings
+
+test: setup lint
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: setup
+	$(BIN)/python -m pytest -m slow
+
+lint: setup
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+benchmark: setup
+	$(BIN)/python -m benchmarks.cpu_attention
+
+clean:
+	rm -rf .venv
