@@ -1,0 +1,47 @@
+"""Encodings: modules that put order, and segments, into the input, q and k, the scores or the values."""
+
+from headway.encodings.absolute import Learned, NoPosition, Sinusoidal
+from headway.encodings.alibi import Alibi
+from headway.encodings.base import PLACES, SHARINGS, Dimensions, Encoding, PositionEncoding, positions
+from headway.encodings.registry import ENCODINGS, SEGMENTS, encoding, option_names
+from headway.encodings.rotary import Rope
+from headway.encodings.scalar_and_diet import AbsScalar, DietAbs, DietRel, RelScalar
+from headway.encodings.segments import SegmentInput, SegmentPerHead
+from headway.encodings.shaw import Shaw
+from headway.encodings.t5 import T5, t5_buckets
+from headway.encodings.tisa import Tisa
+from headway.encodings.together import Together
+from headway.encodings.transformer_xl import TransformerXL
+from headway.encodings.tupe import TupeAbs, TupeRel
+
+__all__ = [
+    "ENCODINGS",
+    "PLACES",
+    "SEGMENTS",
+    "SHARINGS",
+    "T5",
+    "AbsScalar",
+    "Alibi",
+    "DietAbs",
+    "DietRel",
+    "Dimensions",
+    "Encoding",
+    "Learned",
+    "NoPosition",
+    "PositionEncoding",
+    "RelScalar",
+    "Rope",
+    "SegmentInput",
+    "SegmentPerHead",
+    "Shaw",
+    "Sinusoidal",
+    "Tisa",
+    "Together",
+    "TransformerXL",
+    "TupeAbs",
+    "TupeRel",
+    "encoding",
+    "option_names",
+    "positions",
+    "t5_buckets",
+]

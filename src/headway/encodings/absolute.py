@@ -1,0 +1,87 @@
+"""Position in the input: nothing, fixed sinusoids, or a learned table added to the embeddings."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from headway.encodings.base import Dimensions, PositionEncoding, positions
+
+
+class NoPosition(PositionEncoding):
+    """No position at all: the model sees a bag of words unless a mask tells it more.
+
+    Paper:    Chen et al. (2021a), Sec. 2.2: without position a transformer is permutation equivariant
+    Formula:  nothing is added anywhere
+    Yields:   nothing, no parameters
+    Checked:  tests/parity/test_absolute.py
+    """
+
+    name = "none"
+    paper = "Chen et al. 2021a, Sec. 2.2"
+    sees_order = False
+
+
+class Sinusoidal(PositionEncoding):
+    """Fixed sines and cosines of the position, added to the input.
+
+    Paper:    Vaswani et al. (2017), "Attention Is All You Need", Sec. 3.5; Chen et al. (2021a), Sec. 2.2.1, "Fixed"
+    Formula:  x[p, 2i] += sin(p / 10000^(2i / E));  x[p, 2i + 1] += cos(p / 10000^(2i / E))
+    Symbols:  pos, k -> p;  d_model, d -> E
+    Departs:  an odd E has one sine more than cosines. Whether embeddings are multiplied by sqrt(E) first, as the paper
+              does, is the model's affair
+    Yields:   a term of the input, no parameters; any length
+    Checked:  tests/parity/test_absolute.py
+    """
+
+    name = "sinusoidal"
+    paper = "Vaswani et al. 2017, Sec. 3.5"
+    places = ("input",)
+
+    def _embed(self, x: Tensor, q_start: int, segments: Tensor | None, documents: Tensor | None) -> Tensor:
+        angle = angles(positions(x.shape[1], q_start, documents, device=x.device), self.dims.width)
+        waves = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)  # sine and cosine in turn
+        return x + waves[..., : self.dims.width].to(x.dtype)
+
+
+class Learned(PositionEncoding):
+    """One learned vector per position, added to the input.
+
+    Paper:    Devlin et al. (2019), "BERT", Sec. 3, input representation; Chen et al. (2021a), Sec. 2.2.1, "Learned"
+    Formula:  x[p] += table[p]
+    Symbols:  P -> table, (max_length, E)
+    Yields:   a term of the input, max_length * E parameters
+    Checked:  tests/parity/test_absolute.py
+    """
+
+    name = "learned"
+    paper = "Devlin et al. 2019, Sec. 3"
+    places = ("input",)
+    extends = False
+
+    def __init__(self, dims: Dimensions, *, sharing: str | None = None, init_std: float = 0.02) -> None:
+        super().__init__(dims, sharing=sharing)
+        self.init_std = init_std
+        self.table = nn.Parameter(torch.empty(dims.max_length, dims.width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.table, std=self.init_std)
+
+    def _embed(self, x: Tensor, q_start: int, segments: Tensor | None, documents: Tensor | None) -> Tensor:
+        if documents is None:
+            rows = self.table[None, q_start : q_start + x.shape[1]]
+        else:
+            rows = self.table[positions(x.shape[1], q_start, documents)]
+        return x + rows.to(x.dtype)
+
+
+def angles(
+    position: Tensor,  # (..., L), integers
+    width: int,
+    base: float = 10000.0,
+) -> Tensor:  # (..., L, ceil(width / 2))
+    """position / base^(2i / width) for i = 0, 1, ..., in float64, or float32 on devices that have no other."""
+    dtype = torch.float32 if position.device.type == "mps" else torch.float64
+    exponent = torch.arange(0, width, 2, device=position.device).to(dtype) / width
+    return position.to(dtype)[..., None] * base**-exponent

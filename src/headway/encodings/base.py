@@ -1,0 +1,272 @@
+"""What every encoding is: a module that may act on the input, on q and k, on the scores and on the values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from headway.bias import Bias, ValueBias
+
+SHARINGS = ("none", "head", "layer")
+PLACES = ("input", "queries and keys", "scores", "values")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dimensions:
+    """The sizes of the model an encoding is built for."""
+
+    num_layers: int
+    num_heads: int
+    head_dim: int
+    max_length: int = 512  # longest sequence of training; the limit of encodings that do not extend
+    embed_dim: int | None = None  # E; num_heads * head_dim unless given
+
+    def __post_init__(self) -> None:
+        for name in ("num_layers", "num_heads", "head_dim", "max_length"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}.")
+        if self.embed_dim is not None and self.embed_dim < 1:
+            raise ValueError(f"embed_dim: expected a whole number of at least 1, got {self.embed_dim!r}.")
+
+    @property
+    def width(self) -> int:
+        return self.embed_dim or self.num_heads * self.head_dim
+
+
+class Encoding(nn.Module):
+    """Base of position and segment encodings: four places to act, each doing nothing unless its hook is overridden.
+
+    | public method | hook          | place                                   |
+    |---------------|---------------|-----------------------------------------|
+    | `embed`       | `_embed`      | adds to the input, (B, L, E)            |
+    | `rotate`      | `_rotate`     | turns q and k, (B, H, L, D)             |
+    | `bias`        | `_bias`       | adds a structured bias to the scores    |
+    | `value_bias`  | `_value_bias` | adds a structured bias to the values    |
+
+    The public methods check their arguments once; hooks may trust them. `q_start` is the position of the first query
+    (cached decoding); `segments` and `documents` are ids of the whole key sequence, (B, Lk), of which the queries are
+    the columns q_start to q_start + Lq. With `documents` (packed texts) absolute positions start anew in each text.
+    """
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    places: ClassVar[tuple[str, ...]] = ()
+    extends: ClassVar[bool] = True  # whether it is defined beyond max_length
+    sees_order: ClassVar[bool] = True
+    default_sharing: ClassVar[str | None] = None  # None: no per-head parameters, nothing to share
+    meets_query: ClassVar[bool] = False  # whether its bias is a product with q, which must then be q itself
+    takes_segments: ClassVar[bool] = False  # whether `segments` mean anything to it
+
+    def __init__(self, dims: Dimensions, *, sharing: str | None = None) -> None:
+        super().__init__()
+        if sharing is not None and sharing not in SHARINGS:
+            raise ValueError(f"sharing: expected one of {', '.join(SHARINGS)}, got {sharing!r}.")
+        if sharing is not None and self.default_sharing is None:
+            raise ValueError(
+                f"sharing: {self.name} has no per-head parameters to share, got {sharing!r}. Leave it out."
+            )
+        self.dims = dims
+        self.sharing = sharing or self.default_sharing
+        self._frozen: dict[tuple[int, int, int, int], Bias] = {}
+
+    # Sizes of parameters under the chosen sharing (Chen et al. 2021b, Sec. 4.4).
+
+    @property
+    def layer_sets(self) -> int:
+        """How many layers have parameters of their own: 1 when layers share."""
+        return 1 if self.sharing == "layer" else self.dims.num_layers
+
+    @property
+    def head_sets(self) -> int:
+        """How many heads have parameters of their own: 1 when heads share."""
+        return 1 if self.sharing == "head" else self.dims.num_heads
+
+    def layer_set(self, layer: int) -> int:
+        """Which set of parameters a layer uses."""
+        return 0 if self.sharing == "layer" else layer
+
+    @property
+    def scale(self) -> float | None:
+        """The scale attention must use with this encoding; None for the usual head_dim ** -0.5."""
+        return None
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters anew. Encodings without parameters have nothing to do."""
+
+    # The four places.
+
+    def embed(
+        self, x: Tensor, *, q_start: int = 0, segments: Tensor | None = None, documents: Tensor | None = None
+    ) -> Tensor:
+        """Add to the input embeddings x, (B, L, E)."""
+        if x.dim() != 3 or x.shape[-1] != self.dims.width:
+            raise ValueError(f"x: expected (B, L, {self.dims.width}), got {tuple(x.shape)}.")
+        self._check_segments(segments, q_start + x.shape[1])
+        _check_ids("documents", documents, q_start + x.shape[1])
+        self._check_span(x.shape[1], q_start + x.shape[1], q_start, documents)
+        return self._embed(x, q_start, segments, documents)
+
+    def rotate(
+        self, q: Tensor, k: Tensor, *, layer: int = 0, q_start: int = 0, documents: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Turn q and k, both (B, H, L, D) of the same positions q_start to q_start + L."""
+        self._check_layer(layer)
+        if q.shape[-2] != k.shape[-2]:
+            raise ValueError(
+                f"rotate: expected q and k of the same positions, got lengths {q.shape[-2]} and {k.shape[-2]}. "
+                f"In cached decoding turn the new keys before they join the cache."
+            )
+        _check_ids("documents", documents, q_start + q.shape[-2])
+        self._check_span(q.shape[-2], q_start + q.shape[-2], q_start, documents)
+        return self._rotate(q, k, layer, q_start, documents)
+
+    def bias(
+        self,
+        layer: int,
+        q_len: int,
+        k_len: int,
+        q_start: int = 0,
+        *,
+        segments: Tensor | None = None,
+        documents: Tensor | None = None,
+    ) -> Bias | None:
+        """The structured bias of one layer for Lq queries and Lk keys, or None."""
+        self._check_layer(layer)
+        self._check_segments(segments, k_len)
+        _check_ids("documents", documents, k_len)
+        self._check_span(q_len, k_len, q_start, documents)
+        bias = self._bias(layer, q_len, k_len, q_start, segments, documents)
+        if bias is None:
+            return None
+        bias = bias.bind(q_len, k_len)
+        return bias if segments is not None or documents is not None else self._kept(bias, layer, q_start)
+
+    def value_bias(self, layer: int, q_len: int, k_len: int, q_start: int = 0) -> ValueBias | None:
+        """The structured bias on the values of one layer, or None; it knows offsets alone, so it fits any length."""
+        self._check_layer(layer)
+        _check_lengths(q_len, k_len, q_start)
+        bias = self._value_bias(layer, q_len, k_len, q_start)
+        return None if bias is None else bias.bind(q_len, k_len)
+
+    # Hooks.
+
+    def _embed(self, x: Tensor, q_start: int, segments: Tensor | None, documents: Tensor | None) -> Tensor:
+        return x
+
+    def _rotate(
+        self, q: Tensor, k: Tensor, layer: int, q_start: int, documents: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        return q, k
+
+    def _bias(
+        self, layer: int, q_len: int, k_len: int, q_start: int, segments: Tensor | None, documents: Tensor | None
+    ) -> Bias | None:
+        return None
+
+    def _value_bias(self, layer: int, q_len: int, k_len: int, q_start: int) -> ValueBias | None:
+        return None
+
+    # Checks and the inference memory.
+
+    def _check_layer(self, layer: int) -> None:
+        if not 0 <= layer < self.dims.num_layers:
+            raise ValueError(f"layer: expected 0 to {self.dims.num_layers - 1} (num_layers), got {layer}.")
+
+    def _check_segments(self, segments: Tensor | None, length: int) -> None:
+        if segments is not None and not self.takes_segments:
+            raise ValueError(
+                f"segments: {self.name} has no segments, so the ids would be lost. "
+                f"Build it with segments='input' or segments='per-head', or leave the ids out."
+            )
+        _check_ids("segments", segments, length)
+
+    def _check_span(self, q_len: int, k_len: int, q_start: int, documents: Tensor | None = None) -> None:
+        _check_lengths(q_len, k_len, q_start)
+        longest = max(q_start + q_len, k_len)
+        if self.extends or longest <= self.dims.max_length:
+            return
+        if (
+            documents is not None
+        ):  # the longest packed text is what counts; where reading it is dear, the look-up checks
+            if torch.compiler.is_compiling() or documents.device.type != "cpu":
+                return
+            longest = int(positions(documents.shape[1], 0, documents).max()) + 1
+        if longest > self.dims.max_length:
+            raise ValueError(
+                f"positions: expected at most {self.dims.max_length} (max_length of {self.name}), got {longest}. "
+                f"Build it with a larger max_length, or use an encoding that extends (see `headway list`)."
+            )
+
+    def _kept(self, bias: Bias, layer: int, q_start: int) -> Bias:
+        """On CPU inference, the frozen copy of an equal bias, so that its dense matrix is worked out once.
+
+        Compared by value: whatever changed a parameter, and however, is seen.
+        """
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or bias.device.type != "cpu" or bias.needs_query:
+            return bias
+        q_len, k_len = bias.lengths
+        key = (self.layer_set(layer), q_len or 0, k_len or 0, q_start)
+        kept = self._frozen.get(key)
+        if kept is None or not _equal(kept, bias):
+            if len(self._frozen) >= 2 * self.dims.num_layers:  # room for two lengths; forget the oldest
+                self._frozen.pop(next(iter(self._frozen)))
+            with torch.inference_mode(False):
+                kept = self._frozen[key] = bias.frozen()
+        return kept
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_frozen": {}}
+
+    def extra_repr(self) -> str:
+        return f"name={self.name}, sharing={self.sharing}, max_length={self.dims.max_length}"
+
+
+class PositionEncoding(Encoding):
+    """An encoding of the order of tokens; subclasses are listed in `headway.encodings.ENCODINGS`."""
+
+
+def positions(
+    length: int, q_start: int, documents: Tensor | None, *, device: torch.device | None = None
+) -> Tensor:  # (1, length) or (B, length)
+    """The positions q_start to q_start + length, counted anew in each packed text.
+
+    `documents`, (B, Lk): a new text begins wherever the id changes.
+    """
+    if documents is None:
+        return torch.arange(q_start, q_start + length, device=device)[None]
+    index = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+    begins = torch.ones_like(documents, dtype=torch.bool)
+    begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    start = torch.where(begins, index, 0).cummax(dim=1).values
+    return (index - start)[:, q_start : q_start + length]
+
+
+def _check_lengths(q_len: int, k_len: int, q_start: int) -> None:
+    if q_len < 1 or k_len < 1 or q_start < 0:
+        raise ValueError(
+            f"lengths: expected q_len and k_len of at least 1 and q_start of at least 0, "
+            f"got {q_len}, {k_len} and {q_start}."
+        )
+
+
+def _check_ids(name: str, ids: Tensor | None, length: int) -> None:
+    if ids is None:
+        return
+    if ids.dim() != 2 or ids.shape[1] != length:
+        raise ValueError(
+            f"{name}: expected ids (B, {length}) of the whole sequence (q_start + length), got {tuple(ids.shape)}."
+        )
+    if ids.is_floating_point() or ids.dtype == torch.bool:
+        raise TypeError(f"{name}: expected integer ids, got {ids.dtype}. Convert them with .long().")
+
+
+def _equal(a: Bias, b: Bias) -> bool:
+    """Same kinds, settings and values."""
+    if [(type(term), term.statics) for term in a.terms] != [(type(term), term.statics) for term in b.terms]:
+        return False
+    pairs = zip(a.tensors.values(), b.tensors.values(), strict=True)
+    return all(x.dtype == y.dtype and torch.equal(x, y) for x, y in pairs)

@@ -1,0 +1,169 @@
+"""ABS-SCALAR, REL-SCALAR, DIET-ABS and DIET-REL: position as numbers added to each head's scores.
+
+Chen et al. (2021a), "Demystifying the Better Performance of Position Encoding Variants for Transformer", and its
+later form, Chen et al. (2021b), "A Simple and Effective Positional Encoding for Transformers".
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from headway.bias import Bias, LowRank, Toeplitz
+from headway.encodings.base import Dimensions, PositionEncoding, positions
+
+
+class DietAbs(PositionEncoding):
+    """A product of two learned factors of the absolute positions, in each head.
+
+    Paper:    Chen et al. (2021b), Eq. (1); rank: Sec. 3.1 ("DIET-ABS-Rank-k"); sharing: Sec. 4.4
+    Formula:  bias[h, i, j] = sum_r left[l, h, i, r] * right[l, h, j, r]
+    Symbols:  P_Q -> left, P_K -> right, both (layers, heads, max_length, rank);  d_p -> rank
+    Departs:  the paper gives no initialisation; normal with `init_std` here
+    Yields:   LowRank, 2 * layers * heads * max_length * rank parameters
+    Checked:  tests/parity/test_scalar_and_diet.py
+    """
+
+    name = "diet-abs"
+    paper = "Chen et al. 2021b, Eq. 1"
+    places = ("scores",)
+    extends = False
+    default_sharing = "none"
+
+    def __init__(
+        self, dims: Dimensions, *, sharing: str | None = None, rank: int | None = None, init_std: float = 0.02
+    ) -> None:
+        super().__init__(dims, sharing=sharing)
+        self.rank = dims.head_dim if rank is None else rank
+        if self.rank < 1:
+            raise ValueError(f"rank: expected at least 1, got {rank}.")
+        self.init_std = init_std
+        size = (self.layer_sets, self.head_sets, dims.max_length, self.rank)
+        self.left = nn.Parameter(torch.empty(size))
+        self.right = nn.Parameter(torch.empty(size))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.left, std=self.init_std)
+        nn.init.normal_(self.right, std=self.init_std)
+
+    def _bias(
+        self, layer: int, q_len: int, k_len: int, q_start: int, segments: Tensor | None, documents: Tensor | None
+    ) -> Bias:
+        layer = self.layer_set(layer)
+        return LowRank(
+            rows_at(self.left[layer], q_len, q_start, documents), rows_at(self.right[layer], k_len, 0, documents)
+        )
+
+
+class AbsScalar(PositionEncoding):
+    """The symmetric form: one factor, multiplied with itself.
+
+    Paper:    Chen et al. (2021a), Eq. (7)
+    Formula:  bias[h, i, j] = sum_r factor[l, h, i, r] * factor[l, h, j, r]
+    Symbols:  P -> factor, (layers, heads, max_length, rank);  d_h -> rank, the paper's choice and the default
+    Departs:  any rank; the paper gives no initialisation; normal with `init_std` here
+    Yields:   LowRank, layers * heads * max_length * rank parameters
+    Checked:  tests/parity/test_scalar_and_diet.py
+    """
+
+    name = "abs-scalar"
+    paper = "Chen et al. 2021a, Eq. 7"
+    places = ("scores",)
+    extends = False
+    default_sharing = "none"
+
+    def __init__(
+        self, dims: Dimensions, *, sharing: str | None = None, rank: int | None = None, init_std: float = 0.02
+    ) -> None:
+        super().__init__(dims, sharing=sharing)
+        self.rank = dims.head_dim if rank is None else rank
+        if self.rank < 1:
+            raise ValueError(f"rank: expected at least 1, got {rank}.")
+        self.init_std = init_std
+        self.factor = nn.Parameter(torch.empty(self.layer_sets, self.head_sets, dims.max_length, self.rank))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.factor, std=self.init_std)
+
+    def _bias(
+        self, layer: int, q_len: int, k_len: int, q_start: int, segments: Tensor | None, documents: Tensor | None
+    ) -> Bias:
+        factor = self.factor[self.layer_set(layer)]
+        return LowRank(rows_at(factor, q_len, q_start, documents), rows_at(factor, k_len, 0, documents))
+
+
+class DietRel(PositionEncoding):
+    """One learned number per head and offset.
+
+    Paper:    Chen et al. (2021b), Eq. (3)
+    Formula:  bias[h, i, j] = values[l, h, j - i + max_length - 1]
+    Symbols:  R -> values, (layers, heads, 2 * max_length - 1)
+    Departs:  indexed by j - i, the paper by i - j. Beyond max_length the paper is silent; offsets outside the table
+              take its outermost values (Shaw's clipping), or raise with `beyond="raise"`
+    Yields:   Toeplitz, layers * heads * (2 * max_length - 1) parameters
+    Checked:  tests/parity/test_scalar_and_diet.py
+    """
+
+    name = "diet-rel"
+    paper = "Chen et al. 2021b, Eq. 3"
+    places = ("scores",)
+    default_sharing = "none"
+
+    def __init__(
+        self, dims: Dimensions, *, sharing: str | None = None, beyond: str = "clip", init_std: float = 0.02
+    ) -> None:
+        super().__init__(dims, sharing=sharing)
+        if beyond not in ("clip", "raise"):
+            raise ValueError(f"beyond: expected clip or raise, got {beyond!r}.")
+        self.beyond = beyond
+        self.init_std = init_std
+        self.values = nn.Parameter(torch.empty(self.layer_sets, self.head_sets, 2 * dims.max_length - 1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.values, std=self.init_std)
+
+    def _bias(
+        self, layer: int, q_len: int, k_len: int, q_start: int, segments: Tensor | None, documents: Tensor | None
+    ) -> Bias:
+        values = self.values[self.layer_set(layer)]
+        reach = self.dims.max_length - 1
+        first, last = -(q_start + q_len - 1), k_len - 1 - q_start  # least and greatest offset asked for
+        if first >= -reach and last <= reach:
+            return Toeplitz(values[None, :, first + reach : last + reach + 1], q_len)
+        if self.beyond == "raise":
+            raise ValueError(
+                f"positions: expected offsets within -{reach}..{reach} (max_length of {self.name}), "
+                f"got {first}..{last}. Build it with a larger max_length or beyond='clip'."
+            )
+        offset = torch.arange(first, last + 1, device=values.device).clamp(-reach, reach)
+        return Toeplitz(values[None, :, offset + reach], q_len)
+
+
+class RelScalar(DietRel):
+    """The earlier name of DIET-REL.
+
+    Paper:    Chen et al. (2021a), Eqs. (8) and (11)
+    Formula:  bias[h, i, j] = values[l, h, j - i + max_length - 1]
+    Symbols:  R -> values, (layers, heads, 2 * max_length - 1)
+    Departs:  as DIET-REL; the paper's term S_ij is the encoding's `segments="per-head"`
+    Yields:   Toeplitz, layers * heads * (2 * max_length - 1) parameters
+    Checked:  tests/parity/test_scalar_and_diet.py
+    """
+
+    name = "rel-scalar"
+    paper = "Chen et al. 2021a, Eqs. 8, 11"
+
+
+def rows_at(
+    table: Tensor,  # (H|1, max_length, R)
+    length: int,
+    start: int,
+    documents: Tensor | None,  # (B, Lk)
+) -> Tensor:  # (B|1, H|1, length, R)
+    """The table's rows for positions start to start + length, counted anew in each packed text."""
+    if documents is None:
+        return table[None, :, start : start + length]
+    return table[:, positions(length, start, documents)].transpose(0, 1)

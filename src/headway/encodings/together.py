@@ -1,0 +1,106 @@
+"""Several encodings that act as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from torch import Tensor, nn
+
+from headway.bias import Bias, ValueBias
+from headway.encodings.base import PLACES, Encoding
+
+
+class Together(Encoding):
+    """Encodings side by side: what they add to input, scores and values adds up, what turns q and k follows in turn.
+
+    Paper:    Wennberg and Henter (2021), Eq. (4a), "learned+tisa"; Chen et al. (2021b), App. C, "learned+diet-abs", and
+              Eqs. (1) and (3), position and segments
+    Formula:  bias = parts[0].bias + parts[1].bias + ..., and likewise in the other places
+    Yields:   the sums of what the parts yield
+    Checked:  tests/parity/test_together.py
+    """
+
+    def __init__(self, parts: Sequence[Encoding]) -> None:
+        if len(parts) < 2:
+            raise ValueError(f"parts: expected at least two encodings, got {len(parts)}.")
+        if any(part.dims != parts[0].dims for part in parts):
+            raise ValueError(f"parts: expected encodings of equal dimensions, got {[part.dims for part in parts]}.")
+        for turning in (part for part in parts if "queries and keys" in part.places):
+            for meeting in (part for part in parts if part.meets_query and part is not turning):
+                raise ValueError(
+                    f"parts: {turning.name} turns the query that {meeting.name} must meet as it is. "
+                    f"Use one of them, or put {meeting.name} beside an encoding of the input or of scores."
+                )
+        super().__init__(parts[0].dims)
+        self.parts = nn.ModuleList(parts)
+        _ = self.scale  # raises where the parts disagree
+
+    @property
+    def _each(self) -> list[Encoding]:
+        return [cast(Encoding, part) for part in self.parts]
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return "+".join(part.name for part in self._each)
+
+    @property
+    def paper(self) -> str:  # type: ignore[override]
+        return "; ".join(dict.fromkeys(part.paper for part in self._each))
+
+    @property
+    def places(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(place for place in PLACES if any(place in part.places for part in self._each))
+
+    @property
+    def extends(self) -> bool:  # type: ignore[override]
+        return all(part.extends for part in self._each)
+
+    @property
+    def sees_order(self) -> bool:  # type: ignore[override]
+        return any(part.sees_order for part in self._each)
+
+    @property
+    def takes_segments(self) -> bool:  # type: ignore[override]
+        return any(part.takes_segments for part in self._each)
+
+    @property
+    def scale(self) -> float | None:
+        asked = {part.name: part.scale for part in self._each if part.scale is not None}
+        if len(set(asked.values())) > 1:
+            raise ValueError(f"parts: expected encodings that agree on attention's scale, got {asked}.")
+        return next(iter(asked.values()), None)
+
+    def reset_parameters(self) -> None:
+        for part in self._each:
+            part.reset_parameters()
+
+    def _embed(self, x: Tensor, q_start: int, segments: Tensor | None, documents: Tensor | None) -> Tensor:
+        for part in self._each:
+            x = part._embed(x, q_start, segments if part.takes_segments else None, documents)
+        return x
+
+    def _rotate(
+        self, q: Tensor, k: Tensor, layer: int, q_start: int, documents: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        for part in self._each:
+            q, k = part._rotate(q, k, layer, q_start, documents)
+        return q, k
+
+    def _bias(
+        self, layer: int, q_len: int, k_len: int, q_start: int, segments: Tensor | None, documents: Tensor | None
+    ) -> Bias | None:
+        total: Bias | None = None
+        for part in self._each:
+            # Through the public method, so that a part that sees no ids is kept for inference beside one that does.
+            own = segments if part.takes_segments else None
+            bias = part.bias(layer, q_len, k_len, q_start, segments=own, documents=documents)
+            total = bias if total is None else total + bias
+        return total
+
+    def _value_bias(self, layer: int, q_len: int, k_len: int, q_start: int) -> ValueBias | None:
+        total: ValueBias | None = None
+        for part in self._each:
+            bias = part._value_bias(layer, q_len, k_len, q_start)
+            total = bias if total is None else total + bias
+        return total
