@@ -1,0 +1,94 @@
+"""headway: position encodings for transformers, in one attention function at the speed of flash attention.
+
+Everything public is an attribute of this module and is imported when it is first used, so that `import headway` and
+`headway --help` cost next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from headway.attention.call import Explanation, attention, explain
+    from headway.bias import (
+        Bias,
+        Dense,
+        EdgeKeys,
+        EdgeValues,
+        LowRank,
+        RelativeKeys,
+        RelativeValues,
+        SegmentTable,
+        Toeplitz,
+        ValueBias,
+    )
+    from headway.encodings import ENCODINGS, encoding
+
+_HOMES = {
+    "attention": "headway.attention.call",
+    "explain": "headway.attention.call",
+    "Explanation": "headway.attention.call",
+    "Bias": "headway.bias",
+    "ValueBias": "headway.bias",
+    "Dense": "headway.bias",
+    "Toeplitz": "headway.bias",
+    "LowRank": "headway.bias",
+    "SegmentTable": "headway.bias",
+    "RelativeKeys": "headway.bias",
+    "EdgeKeys": "headway.bias",
+    "RelativeValues": "headway.bias",
+    "EdgeValues": "headway.bias",
+    "encoding": "headway.encodings",
+    "ENCODINGS": "headway.encodings",
+}
+
+__all__ = [
+    "ENCODINGS",
+    "Bias",
+    "Dense",
+    "EdgeKeys",
+    "EdgeValues",
+    "Explanation",
+    "LowRank",
+    "RelativeKeys",
+    "RelativeValues",
+    "SegmentTable",
+    "Toeplitz",
+    "ValueBias",
+    "__version__",
+    "attention",
+    "encoding",
+    "explain",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'headway' has no attribute {name!r}; it has {', '.join(sorted(_HOMES))}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+class _Package(ModuleType):
+    """`headway.attention` is the function, although the folder it lives in has the same name.
+
+    Python binds a folder's module to its parent when it is imported; for these names that would hide the function.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _HOMES and isinstance(value, ModuleType):
+            return
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -1,0 +1,70 @@
+"""Attention in blocks of queries: memory linear in n for every bias, forward, backward and bias gradients.
+
+The scores of one block exist only while that block is worked on; the backward pass makes them again. Each kind of
+bias contributes how its tile is made and how its gradient is summed (`terms.py`); the loops know nothing of kinds.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headway.attention.blockwise import op
+from headway.attention.blockwise.terms import SCORE_TERMS, VALUE_TERMS
+from headway.attention.request import Request
+from headway.bias import RelativeKeys, RelativeValues, SegmentTable, Structured
+
+__all__ = ["forward", "why_not"]
+
+
+def why_not(request: Request) -> str | None:
+    """Reason this backend cannot run the call, or None."""
+    if request.q.device.type != "cpu":
+        return f"its loops pay on the CPU only, and q is on {request.q.device.type}"
+    for part, known in ((request.bias, {*SCORE_TERMS, "SegmentTable"}), (request.value_bias, VALUE_TERMS)):
+        for term in () if part is None else part.terms:
+            if type(term).__name__ not in known:
+                return f"it has no loop for {type(term).__name__}, only for {', '.join(sorted(known))}"
+    return None
+
+
+def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
+    k, v = request.expanded()
+    masking = request.masking
+    kinds, tensors, starts = _flat(request)
+    seed = torch.randint(2**62, (1,)) if request.dropout > 0 else None
+    output: Tensor = op.blockwise(
+        request.q.contiguous(),
+        k.contiguous(),
+        v.contiguous(),
+        tensors,
+        kinds,
+        starts,
+        masking.mask,
+        masking.causal,
+        masking.lengths,
+        masking.q_documents,
+        masking.k_documents,
+        request.scale,
+        request.dropout,
+        seed,
+    )[0]
+    return output
+
+
+def _flat(request: Request) -> tuple[str, list[Tensor], list[int]]:
+    """The terms as what a custom operator may take: names, tensors and whole numbers."""
+    kinds: list[str] = []
+    tensors: list[Tensor] = []
+    starts: list[int] = []
+    terms: list[Structured] = []
+    for part in (request.bias, request.value_bias):
+        if part is not None:
+            terms.extend(part.terms)
+    for term in terms:
+        if isinstance(term, SegmentTable):
+            term = term.as_low_rank()
+        kinds.append(type(term).__name__)
+        tensors.extend(term.tensors.values())
+        starts.append(term.q_start if isinstance(term, RelativeKeys | RelativeValues) else 0)
+    return ",".join(kinds), tensors, starts

@@ -1,0 +1,312 @@
+"""The loops, registered as torch operators so that `torch.compile` keeps them whole.
+
+Notation of the backward pass: s scores, p weights, g gradient of the output, dp of the weights, ds of the scores:
+p = exp(s - logsum), ds = p * (dp - sum_j p_ij dp_ij), and that row sum is g . out, so nothing n x n is ever kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from headway.attention.blockwise.terms import SCORE_TERMS, VALUE_TERMS, Block, Lookup, Sizes, Skewed, Term
+from headway.attention.masking import Masking
+
+BLOCK_Q = 128  # queries per block
+TILE = 2**18  # numbers per tile: 1 MiB of float32, so that the three tiles in work stay in the cores' caches
+
+
+@torch.library.custom_op("headway::blockwise", mutates_args=())
+def blockwise(
+    q: Tensor,  # (B, H, Lq, D), as k and v with a head each
+    k: Tensor,
+    v: Tensor,
+    tensors: list[Tensor],  # of all terms, in order
+    kinds: str,  # their names, separated by commas
+    starts: list[int],  # their q_start
+    mask: Tensor | None,
+    causal: bool,
+    lengths: Tensor | None,
+    q_documents: Tensor | None,
+    k_documents: Tensor | None,
+    scale: float,
+    dropout: float,
+    seed: Tensor | None,
+) -> tuple[Tensor, Tensor]:  # output (B, H, Lq, Dv); log of the softmax's denominators (B, H, Lq, 1)
+    work = _Work(q, k, v, tensors, kinds, starts, scale, dropout, seed)
+    masking = _masking(q, k, mask, causal, lengths, q_documents, k_documents)
+    output = work.q.new_zeros(*q.shape[:3], v.shape[3])  # rows that see nothing stay zero,
+    logsum = work.q.new_full((*q.shape[:3], 1), torch.inf)  # and so do their exp(s - logsum)
+    for block in work.blocks(masking):
+        s = work.scores(block, masking)
+        top = s.amax(-1, keepdim=True)
+        if not masking.empty:
+            top.masked_fill_(top == -torch.inf, 0.0)
+        p = s.sub_(top).exp_()
+        total = p.sum(-1, keepdim=True)
+        if dropout > 0:
+            p.mul_(work.keep(p))
+        out = torch.bmm(_flat(p), work.keys(work.v, block)).view(*p.shape[:3], -1)
+        if work.value_terms:
+            columns = work.skew(p)
+            for term in work.value_terms:
+                out += term.values(p, columns, block)
+        if not masking.empty:
+            total.masked_fill_(total == 0, torch.inf)
+        torch.div(out, total, out=work.rows(output, block))
+        torch.add(top, total.log_(), out=work.rows(logsum, block))
+    return output.to(q.dtype), logsum
+
+
+@torch.library.custom_op("headway::blockwise_backward", mutates_args=())
+def blockwise_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    output: Tensor,
+    logsum: Tensor,
+    tensors: list[Tensor],
+    kinds: str,
+    starts: list[int],
+    mask: Tensor | None,
+    causal: bool,
+    lengths: Tensor | None,
+    q_documents: Tensor | None,
+    k_documents: Tensor | None,
+    scale: float,
+    dropout: float,
+    seed: Tensor | None,
+    learned: bool,
+) -> list[Tensor]:  # gradients of q, k, v and, where `learned`, of every tensor (empty for integers)
+    work = _Work(q, k, v, tensors, kinds, starts, scale, dropout, seed)
+    masking = _masking(q, k, mask, causal, lengths, q_documents, k_documents)
+    if learned:
+        for term in work.all_terms:
+            term.track()
+    g = grad.to(work.q.dtype).contiguous()
+    delta = (g * output).sum(-1, keepdim=True)
+    dq, dk, dv = (torch.zeros_like(t) for t in (work.q, work.k, work.v))
+    for block in work.blocks(masking):
+        q_tile, g_tile = work.rows(work.q, block), work.rows(g, block)
+        p = work.scores(block, masking).sub_(work.rows(logsum, block)).exp_()
+        ds = work.skewed_tile(p.shape)
+        torch.bmm(_flat(g_tile), work.keys(work.v, block).mT, out=_flat(ds))  # dp, for now
+        for value_term in work.value_terms:
+            ds += value_term.weight_grad(g_tile, block)
+        dropped = p
+        if dropout > 0:
+            keep = work.keep(p)
+            dropped = p * keep
+            ds *= keep
+        work.keys(dv, block).baddbmm_(_flat(dropped).mT, _flat(g_tile))
+        ds.sub_(work.rows(delta, block)).mul_(p)
+        work.keys(dk, block).baddbmm_(_flat(ds).mT, _flat(q_tile), alpha=scale)
+        dq_tile = torch.bmm(_flat(ds), work.keys(work.k, block)).mul_(scale).view(*q_tile.shape)
+        columns = work.skewed_columns(p.shape)
+        for term in work.score_terms:
+            met = term.reduce(ds, columns, q_tile, block) if learned or isinstance(term, Lookup) else None
+            if met is not None:
+                dq_tile += met
+        work.rows(dq, block).copy_(dq_tile)
+        if learned and work.value_terms:
+            columns = work.skew(dropped)
+            for value_term in work.value_terms:
+                value_term.reduce_values(dropped, columns, g_tile, block)
+    grads = [dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)]
+    if learned:
+        given = iter(tensors)
+        for term in work.all_terms:
+            for total in term.grads:
+                original = next(given)
+                grads.append(original.new_empty(0) if total is None else total.to(original.dtype))
+    return grads
+
+
+class _Work:
+    """One call's tensors in working precision, its terms and its scratch memory."""
+
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        tensors: list[Tensor],
+        kinds: str,
+        starts: list[int],
+        scale: float,
+        dropout: float,
+        seed: Tensor | None,
+    ) -> None:
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        self.q, self.k, self.v = (t.to(dtype).contiguous() for t in (q, k, v))
+        self.scale, self.dropout = scale, dropout
+        self.generator = None if seed is None else torch.Generator().manual_seed(int(seed))
+        batch, heads, q_len, _ = q.shape
+        self.block_rows = min(BLOCK_Q, q_len)
+        room = max(1, TILE // (self.block_rows * k.shape[2]))  # heads that fit into one tile
+        self.heads = heads if room >= heads else max(h for h in range(1, room + 1) if heads % h == 0)
+        self.batch = min(batch, max(1, room // heads))
+        self._scratch: Tensor | None = None
+        self._skewed: Skewed | None = None
+        self.score_terms: list[Term] = []
+        self.value_terms: list[Lookup] = []
+        sizes = Sizes(q_len, self.block_rows)
+        taken = 0
+        for kind, start in zip(kinds.split(",") if kinds else [], starts, strict=True):
+            make, count = (SCORE_TERMS | VALUE_TERMS)[kind]
+            term = make(tensors[taken : taken + count], start, scale, dtype, sizes)
+            taken += count
+            if kind in VALUE_TERMS:
+                assert isinstance(term, Lookup)
+                self.value_terms.append(term)
+            else:
+                self.score_terms.append(term)
+
+    @property
+    def all_terms(self) -> list[Term]:
+        return [*self.score_terms, *self.value_terms]
+
+    def blocks(self, masking: Masking) -> Iterator[Block]:
+        """All blocks in a fixed order; keys that none of a block's queries may see are left out."""
+        batch, heads, q_len, _ = self.q.shape
+        for b0 in range(0, batch, self.batch):
+            b1 = min(batch, b0 + self.batch)
+            for h0 in range(0, heads, self.heads):
+                for i0 in range(0, q_len, self.block_rows):
+                    i1 = min(q_len, i0 + self.block_rows)
+                    j0, j1 = masking.key_range(b0, b1, i0, i1)
+                    if j0 < j1:
+                        yield Block(b0, b1, h0, h0 + self.heads, i0, i1, j0, j1)
+
+    def scores(self, block: Block, masking: Masking) -> Tensor:
+        """scale * q k^T + bias where allowed, -inf elsewhere, (b, h, m, w), in memory that the next block reuses."""
+        q_tile = self.rows(self.q, block)
+        size = (block.b1 - block.b0) * (block.h1 - block.h0) * block.rows * block.columns
+        if self._scratch is None or self._scratch.numel() < size:
+            self._scratch = self.q.new_empty(size)
+        s = self._scratch[:size].view(*q_tile.shape[:3], block.columns)
+        flat = _flat(s)
+        torch.baddbmm(flat, _flat(q_tile), self.keys(self.k, block).mT, beta=0, alpha=self.scale, out=flat)
+        for term in self.score_terms:
+            s += term.load(q_tile, block)
+        if not masking.empty:
+            allowed = masking.tile(block.b0, block.b1, block.i0, block.i1, block.j0, block.j1, s.device)
+            assert allowed is not None
+            allowed = allowed[:, block.h0 : block.h1] if allowed.shape[1] > 1 else allowed
+            s.masked_fill_(~allowed, -torch.inf)
+        return s
+
+    def skewed_tile(self, shape: torch.Size) -> Tensor:
+        """Memory for a tile whose diagonals will be summed, to be written whole."""
+        b, h, m, w = shape
+        if self._skewed is None:
+            self._skewed = Skewed(self.q, self.batch * self.heads, self.block_rows, self.k.shape[2])
+        tile = self._skewed.tile(b * h, m, w)
+        return tile.as_strided(shape, (h * tile.stride(0), *tile.stride()), tile.storage_offset())
+
+    def skewed_columns(self, shape: torch.Size) -> Tensor:
+        """The diagonals of the tile last written, as columns, (b, h, m, m + w - 1)."""
+        assert self._skewed is not None
+        b, h, m, w = shape
+        return self._skewed.columns(b * h, m, w).view(b, h, m, -1)
+
+    def skew(self, tile: Tensor) -> Tensor:
+        """The diagonals of any tile, as columns."""
+        self.skewed_tile(tile.shape).copy_(tile)
+        return self.skewed_columns(tile.shape)
+
+    def keep(self, like: Tensor) -> Tensor:
+        """Which weights dropout keeps, scaled; the same in both passes, because the blocks come in the same order."""
+        kept = torch.empty(like.shape, dtype=like.dtype).bernoulli_(1 - self.dropout, generator=self.generator)
+        return kept.div_(1 - self.dropout)
+
+    def rows(self, t: Tensor, block: Block) -> Tensor:
+        """The block's queries, (b, h, m, ...)."""
+        return t[block.b0 : block.b1, block.h0 : block.h1, block.i0 : block.i1]
+
+    def keys(self, t: Tensor, block: Block) -> Tensor:
+        """The block's keys as (b * h, w, D), a view."""
+        return _flat(t[block.b0 : block.b1, block.h0 : block.h1, block.j0 : block.j1])
+
+
+def _flat(t: Tensor) -> Tensor:
+    """(b, h, m, D) to (b * h, m, D) without a copy: a block has all heads, or one sequence."""
+    step = t.stride(1) if t.shape[1] > 1 else t.stride(0)
+    return t.as_strided((t.shape[0] * t.shape[1], *t.shape[2:]), (step, *t.stride()[2:]), t.storage_offset())
+
+
+def _masking(
+    q: Tensor,
+    k: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    lengths: Tensor | None,
+    q_documents: Tensor | None,
+    k_documents: Tensor | None,
+) -> Masking:
+    return Masking(
+        q_len=q.shape[2],
+        k_len=k.shape[2],
+        causal=causal,
+        mask=mask,
+        lengths=lengths,
+        q_documents=q_documents,
+        k_documents=k_documents,
+    )
+
+
+# Registration: shapes for the compiler, the backward pass for autograd.
+
+
+@blockwise.register_fake
+def _(q, k, v, *rest):  # type: ignore[no-untyped-def]
+    logsum = q.new_empty((*q.shape[:3], 1), dtype=torch.promote_types(q.dtype, torch.float32))
+    return q.new_empty(*q.shape[:3], v.shape[3]), logsum
+
+
+@blockwise_backward.register_fake
+def _(grad, q, k, v, output, logsum, tensors, *rest):  # type: ignore[no-untyped-def]
+    grads = [torch.empty_like(t) for t in (q, k, v)]
+    if rest[-1]:
+        grads += [torch.empty_like(t) if t.is_floating_point() else t.new_empty(0) for t in tensors]
+    return grads
+
+
+def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    q, k, v, tensors, kinds, starts, mask, causal, lengths, q_documents, k_documents, scale, dropout, seed = inputs
+    ctx.save_for_backward(q, k, v, *output, mask, lengths, q_documents, k_documents, seed, *tensors)
+    ctx.settings = kinds, starts, causal, scale, dropout
+    ctx.learned = any(t.requires_grad for t in tensors)
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx, grad, _):  # type: ignore[no-untyped-def]
+    q, k, v, output, logsum, mask, lengths, q_documents, k_documents, seed, *tensors = ctx.saved_tensors
+    kinds, starts, causal, scale, dropout = ctx.settings
+    nothing: tuple[object, ...] = (
+        None,
+        None if starts else [],
+        *[None] * 8,
+    )  # torch takes an empty list for a list of tensors
+    if grad is None:
+        return None, None, None, [None] * len(tensors), *nothing
+    grads = blockwise_backward(
+        grad, q, k, v, output, logsum, tensors, kinds, starts, mask, causal, lengths, q_documents, k_documents,
+        scale, dropout, seed, ctx.learned,
+    )  # fmt: skip
+    rest = grads[3:] if ctx.learned else [None] * len(tensors)
+    of_tensors = [g if g is not None and t.is_floating_point() else None for g, t in zip(rest, tensors, strict=True)]
+    return *grads[:3], of_tensors, *nothing
+
+
+def _no_second(ctx, *grads):  # type: ignore[no-untyped-def]
+    raise NotImplementedError(
+        "attention: the blockwise backend has no second derivative. Use backend='eager', which is differentiable twice."
+    )
+
+
+blockwise.register_autograd(_differentiate, setup_context=_save)
+blockwise_backward.register_autograd(_no_second)

@@ -1,0 +1,143 @@
+"""`attention` and `explain`: check the call, choose a backend, run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any, NamedTuple, cast
+
+from torch import Tensor
+
+from headway.attention import blockwise, eager, flex, sdpa
+from headway.attention.request import Documents, Request, checked
+from headway.bias import Bias, Dense, Toeplitz, ValueBias
+
+
+class Backend(NamedTuple):
+    why_not: Callable[[Request], str | None]
+    forward: Callable[[Request], Tensor]
+
+
+BACKENDS = {
+    "sdpa": Backend(sdpa.why_not, sdpa.forward),
+    "blockwise": Backend(blockwise.why_not, blockwise.forward),
+    "flex": Backend(flex.why_not, flex.forward),
+    "eager": Backend(eager.why_not, eager.forward),
+}
+
+# Up to this many scores a head, the whole matrix is no larger than q, k and v, and one pass over it beats a loop over
+# blocks (benchmarks/cpu_attention.py).
+SHORT = 128 * 128
+
+
+def attention(
+    q: Tensor,  # (B, H, Lq, D)
+    k: Tensor,  # (B, Hk, Lk, D), Hk divides H
+    v: Tensor,  # (B, Hk, Lk, Dv)
+    bias: Bias | Tensor | None = None,
+    value_bias: ValueBias | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    lengths: Tensor | None = None,
+    documents: Documents | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    backend: str = "auto",
+) -> Tensor:  # (B, H, Lq, Dv)
+    """softmax(scale * q k^T + bias) (v + value_bias), by the fastest path that is exact for the call.
+
+    Args:
+        bias: added to the scaled scores; a structured bias, a sum of them, or a tensor (B|1, H|1, Lq, Lk).
+        value_bias: added to the values as seen from each query (Shaw's relative values).
+        mask: boolean (B|1, H|1, Lq|1, Lk), True = may attend.
+        causal: no attention to later keys; the last query sees every key, whatever the lengths.
+        lengths: (B,) integers; keys at and beyond are padding.
+        documents: (B, L) ids of packed texts, which do not see one another; a pair (query ids, key ids) if Lq != Lk.
+        scale: D ** -0.5 unless given.
+        dropout: probability with which a weight is dropped, during training; pass 0 to evaluate.
+        backend: auto, sdpa, blockwise, flex or eager. A backend asked for by name runs or raises.
+
+    A query that may attend to nothing gives zeros, and zero gradients.
+    """
+    request = checked(
+        q,
+        k,
+        v,
+        bias=bias,
+        value_bias=value_bias,
+        mask=mask,
+        causal=causal,
+        lengths=lengths,
+        documents=documents,
+        scale=scale,
+        dropout=dropout,
+    )
+    return BACKENDS[_chosen(request, backend)].forward(request)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which backend a call would run on, and why not on each other one."""
+
+    backend: str
+    reason: str
+    others: dict[str, str]
+
+    def __str__(self) -> str:
+        lines = [f"{self.backend}: {self.reason}"]
+        lines += [f"  not {name}: {why}" for name, why in self.others.items()]
+        return "\n".join(lines)
+
+
+def explain(*args: Any, **kwargs: Any) -> Explanation:
+    """Say which backend `attention` would run with these arguments, and why each other one would not."""
+    bound = signature(attention).bind(*args, **kwargs)
+    bound.apply_defaults()
+    backend = bound.arguments.pop("backend")
+    request = checked(**bound.arguments)
+    chosen = _chosen(request, backend)
+    order = _preference(request)
+    reason = "asked for by name" if backend != "auto" else order[chosen]
+    others = {}
+    for name in BACKENDS:
+        if name != chosen:
+            cannot = BACKENDS[name].why_not(request)
+            others[name] = cannot or f"it would run, but {chosen} is preferred ({reason})"
+    return Explanation(chosen, reason, others)
+
+
+def _chosen(request: Request, backend: str) -> str:
+    if backend != "auto":
+        if backend not in BACKENDS:
+            raise ValueError(f"backend: expected one of auto, {', '.join(BACKENDS)}, got {backend!r}.")
+        reason = BACKENDS[backend].why_not(request)
+        if reason is not None:
+            raise NotImplementedError(f"backend {backend!r} cannot run this call: {reason}. Use backend='auto'.")
+        return backend
+    return next(name for name in _preference(request) if BACKENDS[name].why_not(request) is None)
+
+
+def _preference(request: Request) -> dict[str, str]:
+    """Backends from the most to the least wanted for this call, each with the reason. The oracle runs everything."""
+    bias = request.bias
+    if request.q.device.type != "cpu":
+        return {"sdpa": "torch's fused kernels", "eager": "the only one that runs this call"}
+    if bias is None and request.value_bias is None:
+        return {"sdpa": "torch's fused kernel; there is no bias"}
+    if request.needs_grad and request.q.shape[-2] * request.k.shape[-2] <= SHORT:
+        return {"eager": "the sequences are short: the score matrix is no larger than q, k and v"}
+    if request.value_bias is None and bias is not None and not request.bias_needs_grad and _at_hand(bias):
+        return {"sdpa": "torch's fused kernel; the bias needs no gradient and its matrix costs little"}
+    return {"blockwise": "linear memory; tiles of the bias and sums of its gradient are made block by block"}
+
+
+def _at_hand(bias: Bias) -> bool:
+    """Whether the dense matrix is there already, or is a plain copy of few values, shared by the batch."""
+    return (
+        all(
+            term.is_frozen or isinstance(term, Dense) or (isinstance(term, Toeplitz) and term.batch == 1)
+            for term in cast("Sequence[Bias]", bias.terms)
+        )
+        or bias.is_frozen
+    )

@@ -1,0 +1,43 @@
+"""The oracle: the formula as written, in whatever dtype comes, differentiable any number of times."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headway.attention.request import Request
+
+
+def why_not(request: Request) -> str | None:
+    """Reason this backend cannot run the call, or None. The oracle runs everything."""
+    return None
+
+
+def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
+    """softmax(scale * q k^T + bias) (v + value_bias), with rows that may attend to nothing set to zero."""
+    output, _ = weighted(request)
+    return output
+
+
+def weighted(request: Request) -> tuple[Tensor, Tensor]:
+    """The output and the attention weights before dropout, (B, H, Lq, Lk), for those who want to look at them."""
+    q = request.q
+    k, v = request.expanded()
+    dtype = torch.promote_types(q.dtype, torch.float32)  # half precision: sums and softmax in float32
+    with torch.autocast(q.device.type, enabled=False):
+        scores = (q @ k.transpose(-1, -2)).to(dtype) * request.scale
+        if request.bias is not None:
+            bias = request.bias.dense(q, k_len=k.shape[-2], scale=request.scale)
+            scores = scores + bias.to(dtype)
+        allowed = request.masking.dense(q.device)
+        if allowed is not None:
+            # The least finite number, not -inf: a row without any key then stays finite, here and in its gradient.
+            scores = scores.masked_fill(~allowed, torch.finfo(dtype).min)
+        weights = scores.softmax(-1)
+        if allowed is not None:
+            weights = weights.masked_fill(~allowed, 0.0)
+        dropped = torch.nn.functional.dropout(weights, request.dropout)
+        output = dropped.to(v.dtype) @ v
+        if request.value_bias is not None:
+            output = output + request.value_bias.weigh(dropped).to(output.dtype)
+    return output, weights

@@ -1,0 +1,86 @@
+"""torch's own scaled_dot_product_attention, fed a dense bias, or a Toeplitz one without any n x n matrix."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headway.attention.request import Request
+from headway.bias import Toeplitz
+
+# From this query length on, two flips of n x D are cheaper than one copy of n x n (benchmarks/cpu_attention.py).
+FLIP_FROM = 256
+
+
+def why_not(request: Request) -> str | None:
+    """Reason this backend cannot run the call, or None."""
+    if request.value_bias is not None:
+        return "torch's attention does not give the weights that a value bias needs"
+    return None
+
+
+def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
+    q, k, v = request.q, request.k, request.v
+    if _flips(request):
+        return _flipped(request)
+    allowed = None
+    causal = False
+    if request.masking.only_causal and request.bias is None and q.shape[-2] == k.shape[-2]:
+        causal = True  # torch's own causal order, which agrees with ours where the lengths do
+    else:
+        allowed = request.masking.dense(q.device)
+    rows = None
+    if allowed is not None:
+        rows = allowed.any(-1, keepdim=True)  # (B|1, H|1, Lq, 1): queries that see anything
+        allowed = allowed | ~rows  # the others attend everywhere, finitely, and are zeroed below
+    addend: Tensor | None = allowed
+    if request.bias is not None:
+        if request.bias.needs_query:
+            addend = request.bias.dense(q, k_len=k.shape[-2], scale=request.scale).to(q.dtype)
+        else:
+            addend = request.bias.dense_once(q.dtype)
+        if allowed is not None:
+            addend = addend.masked_fill(~allowed, torch.finfo(addend.dtype).min)
+    if addend is not None:
+        addend = addend.expand(q.shape[0], q.shape[1], -1, -1)
+    output = F.scaled_dot_product_attention(
+        q, k, v, addend, request.dropout, causal, scale=request.scale, enable_gqa=request.groups > 1
+    )
+    return output if rows is None else output.masked_fill(~rows, 0.0)
+
+
+def _flips(request: Request) -> bool:
+    """Whether the bias can be read in place: a fixed Toeplitz, on the CPU kernel, which takes any strides."""
+    q = request.q
+    return (
+        isinstance(request.bias, Toeplitz)
+        and not request.bias_needs_grad
+        and request.dropout == 0.0
+        and q.device.type == "cpu"
+        and q.dtype == torch.float32
+        and q.shape[-2] >= FLIP_FROM
+        and q.shape[-1] == request.v.shape[-1]
+        and (request.masking.empty or (request.masking.only_causal and q.shape[-2] <= request.k.shape[-2]))
+        and not torch.compiler.is_compiling()
+    )
+
+
+def _flipped(request: Request) -> Tensor:
+    """With the queries in reverse order a Toeplitz bias has strides (1, 1): bias[i', j] = values[j + i'].
+
+    So the kernel reads the Lq + Lk - 1 values themselves and nothing n x n exists. Causal order is an offset too.
+    """
+    q, k, v = request.q, request.k, request.v
+    assert isinstance(request.bias, Toeplitz)
+    q_len, k_len = q.shape[-2], k.shape[-2]
+    values = request.bias.values.detach().to(q.dtype)
+    if request.masking.causal:
+        future = torch.arange(-(q_len - 1), k_len, device=q.device) > k_len - q_len
+        values = values.masked_fill(future, torch.finfo(q.dtype).min)
+    values = values.contiguous()
+    strides = values.stride()
+    view = values.as_strided((*values.shape[:2], q_len, k_len), (strides[0], strides[1], 1, 1))
+    view = view.expand(q.shape[0], q.shape[1], -1, -1)
+    output = F.scaled_dot_product_attention(q.flip(-2), k, v, view, scale=request.scale, enable_gqa=request.groups > 1)
+    return output.flip(-2)

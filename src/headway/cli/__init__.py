@@ -1,0 +1,72 @@
+"""The command line: one thin command a verb. Imports stand inside the commands, so that `--help` is instant."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+import headway
+
+app = typer.Typer(
+    name="headway",
+    help="Position encodings for transformers: compare them, measure them, use them.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def main() -> None:
+    app()
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"headway {headway.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    pass
+
+
+@app.command("list")
+def list_encodings(
+    layers: Annotated[int, typer.Option(help="Layers of the model.")] = 12,
+    heads: Annotated[int, typer.Option(help="Heads of each layer.")] = 12,
+    head_dim: Annotated[int, typer.Option(help="Width of a head.")] = 64,
+    max_length: Annotated[int, typer.Option(help="Longest sequence of training.")] = 512,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """List every encoding: where it acts, its parameters (for BERT-base), whether it extends, its paper.
+
+    Example: headway list --layers 4 --heads 8
+    """
+    from headway.encodings.overview import overview
+
+    try:
+        rows = overview(num_layers=layers, num_heads=heads, head_dim=head_dim, max_length=max_length)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    if as_json:
+        typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{layers} layers of {heads} heads x {head_dim}, up to {max_length} positions")
+    for column in ("encoding", "acts on", "sharing", "extends", "paper"):
+        table.add_column(column, overflow="fold")
+    table.add_column("parameters", justify="right", no_wrap=True)
+    for row in rows:
+        extends = "yes" if row.extends else f"no, {max_length}"
+        acts = ", ".join(row.places) or "nothing"
+        table.add_row(row.name, acts, row.sharing or "-", extends, row.paper, f"{row.parameters:,}")
+    Console().print(table)
