@@ -1,0 +1,195 @@
+"""What a learned position bias costs on a CPU, as a ratio to attention without any, in one run.
+
+    python -m benchmarks.cpu_attention [--quick] [--out benchmarks/results]
+
+Parity first: a case whose output or gradients differ from the float64 oracle is reported as wrong, without a time.
+"none" is torch's scaled_dot_product_attention without a bias; "torch, dense" is the same function given the learned
+Toeplitz bias as a dense mask, what torch alone offers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+import headway as hw
+from benchmarks.measure import environment, interleaved, ratios, save
+
+HEADS, WIDTH, RANK, CLIP = 12, 64, 64, 16
+SHAPES = ((128, 16), (512, 4), (2048, 1))  # length and batch size
+Attend = Callable[["Inputs"], Tensor]
+
+
+class Inputs:
+    """q, k, v and the parameters of every bias, all learned."""
+
+    def __init__(self, length: int, batch: int, dtype: torch.dtype = torch.float32) -> None:
+        generator = torch.Generator().manual_seed(0)
+
+        def draw(*size: int) -> Tensor:
+            return torch.randn(size, generator=generator).to(dtype).requires_grad_()
+
+        self.length, self.batch = length, batch
+        self.q, self.k, self.v = (draw(batch, HEADS, length, WIDTH) for _ in range(3))
+        self.values = draw(1, HEADS, 2 * length - 1)
+        self.left, self.right = (draw(1, HEADS, length, RANK) for _ in range(2))
+        self.keys_table, self.values_table = (draw(HEADS, 2 * CLIP + 1, WIDTH) for _ in range(2))
+        self.segment_table = draw(HEADS, 2, 2)
+        self.segments = (torch.arange(length) >= length // 2).long().expand(batch, -1)
+        self.grad = torch.randn(batch, HEADS, length, WIDTH, generator=generator).to(dtype)
+        self.frozen = hw.LowRank(self.left, self.right).frozen()
+
+    def learned(self) -> list[Tensor]:
+        return [t for t in vars(self).values() if isinstance(t, Tensor) and t.requires_grad]
+
+
+def torch_dense(x: Inputs) -> Tensor:
+    return F.scaled_dot_product_attention(x.q, x.k, x.v, hw.Toeplitz(x.values).dense())
+
+
+TRAINING: dict[str, Attend] = {
+    "none": lambda x: F.scaled_dot_product_attention(x.q, x.k, x.v),
+    "Toeplitz": lambda x: hw.attention(x.q, x.k, x.v, hw.Toeplitz(x.values)),
+    "torch, dense": torch_dense,
+    "segments": lambda x: hw.attention(x.q, x.k, x.v, hw.SegmentTable(x.segment_table, x.segments, x.segments)),
+    "low rank 64": lambda x: hw.attention(x.q, x.k, x.v, hw.LowRank(x.left, x.right)),
+    "Shaw, K = 16": lambda x: hw.attention(
+        x.q, x.k, x.v, hw.RelativeKeys(x.keys_table), hw.RelativeValues(x.values_table)
+    ),
+}
+INFERENCE: dict[str, Attend] = {
+    **TRAINING,
+    "low rank 64": lambda x: hw.attention(x.q, x.k, x.v, x.frozen),
+}
+
+
+def train(attend: Attend, x: Inputs) -> list[Tensor]:
+    output = attend(x)
+    wanted = x.learned()
+    grads = torch.autograd.grad(output, wanted, x.grad.to(output.dtype), allow_unused=True)
+    return [output.detach(), *(g if g is not None else torch.zeros_like(t) for g, t in zip(grads, wanted, strict=True))]
+
+
+def parity(cases: dict[str, Attend], length: int) -> dict[str, float]:
+    """Largest error of output and gradients against the oracle in float64, relative to the largest value."""
+    x, exact = Inputs(length, 2), Inputs(length, 2, torch.float64)
+    errors = {}
+    for name, attend in cases.items():
+        truth = train(_oracle(name), exact)
+        pairs = zip(train(attend, x), truth, strict=True)
+        errors[name] = max(((a.double() - b).abs().max() / b.abs().max().clamp(min=1e-30)).item() for a, b in pairs)
+    return errors
+
+
+def _oracle(name: str) -> Attend:
+    def attend(x: Inputs) -> Tensor:
+        bias: Any = {
+            "Toeplitz": hw.Toeplitz(x.values),
+            "torch, dense": hw.Toeplitz(x.values),
+            "segments": hw.SegmentTable(x.segment_table, x.segments, x.segments),
+            "low rank 64": hw.LowRank(x.left, x.right),
+            "Shaw, K = 16": hw.RelativeKeys(x.keys_table),
+        }.get(name)
+        values = hw.RelativeValues(x.values_table) if name.startswith("Shaw") else None
+        return hw.attention(x.q, x.k, x.v, bias, values, backend="eager")
+
+    return attend
+
+
+def measure(length: int, batch: int, rounds: int) -> dict[str, Any]:
+    x = Inputs(length, batch)
+    seconds = {"training": interleaved({n: lambda a=a: train(a, x) for n, a in TRAINING.items()}, rounds)}
+    with torch.no_grad():
+        seconds["inference"] = interleaved({n: lambda a=a: a(x) for n, a in INFERENCE.items()}, 2 * rounds)
+    return {
+        "length": length,
+        "batch": batch,
+        "seconds": seconds,
+        "ratios": {mode: ratios(times, "none") for mode, times in seconds.items()},
+    }
+
+
+def _peak(name: str, length: int, pipe: Any) -> None:
+    torch.set_num_threads(1)
+    x = Inputs(length, 1)
+    train(TRAINING[name], Inputs(64, 1))  # what the first call loads
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    train(TRAINING[name], x)
+    pipe.send((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+
+
+def memory(lengths: tuple[int, ...]) -> dict[str, dict[int, int]]:
+    """Bytes by which a training step raises the peak of a fresh process, one sequence."""
+    result: dict[str, dict[int, int]] = {}
+    context = multiprocessing.get_context("spawn")
+    for name in ("none", "Toeplitz", "torch, dense"):
+        for length in lengths:
+            receive, send = context.Pipe(duplex=False)
+            process = context.Process(target=_peak, args=(name, length, send))
+            process.start()
+            result.setdefault(name, {})[length] = receive.recv()
+            process.join()
+    return result
+
+
+def start_up(rounds: int) -> dict[str, Any]:
+    """Seconds to import torch, to import headway's core, and to print the help."""
+
+    def run(*arguments: str) -> Callable[[], Any]:
+        return lambda: subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+
+    cases = {
+        "import torch": run("-c", "import torch"),
+        "import headway core": run("-c", "import headway; headway.attention; headway.encoding"),
+        "headway --help": run("-m", "headway", "--help"),
+    }
+    seconds = interleaved(cases, rounds)
+    return {"seconds": seconds, "ratios": ratios(seconds, "import torch")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="one short length, few rounds: does it run?")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    options = parser.parse_args()
+    shapes, rounds = (((64, 2),), 2) if options.quick else (SHAPES, options.rounds)
+
+    started = time.perf_counter()
+    errors = parity(TRAINING, shapes[0][0] + 1)
+    wrong = {name: error for name, error in errors.items() if not error < 1e-4}
+    if wrong:
+        sys.exit(f"parity: {wrong} differ from the oracle; nothing is timed")
+    record: dict[str, Any] = {"environment": environment(), "parity": errors}
+    record["lengths"] = [measure(length, batch, rounds) for length, batch in shapes]
+    if not options.quick:
+        record["memory"] = memory((1024, 2048, 4096))
+        record["start_up"] = start_up(5)
+
+    table = Table(title=f"Time over attention without bias, {HEADS} heads x {WIDTH}, float32")
+    table.add_column("bias")
+    for mode in ("training", "inference"):
+        for part in record["lengths"]:
+            table.add_column(f"{mode} n={part['length']}", justify="right")
+    for name in TRAINING:
+        cells = [part["ratios"][mode][name] for mode in ("training", "inference") for part in record["lengths"]]
+        table.add_row(name, *(f"{cell['median']:.2f}" for cell in cells))
+    Console().print(table)
+    print(f"wrote {save('cpu_attention', record, options.out)} after {time.perf_counter() - started:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

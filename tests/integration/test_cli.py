@@ -1,0 +1,57 @@
+"""The command line as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+def headway(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "headway", *arguments], capture_output=True, text=True)
+
+
+def test_help_names_the_commands():
+    done = headway("--help")
+    assert done.returncode == 0
+    assert "list" in done.stdout
+
+
+def test_version():
+    import headway as package
+
+    assert headway("--version").stdout.strip() == f"headway {package.__version__}"
+
+
+def test_list_shows_every_encoding():
+    from headway.encodings import ENCODINGS
+
+    done = headway("list")
+    assert done.returncode == 0, done.stderr
+    for name in ENCODINGS:
+        assert name.split("-")[0] in done.stdout
+
+
+def test_list_as_json_counts_the_parameters_of_bert_base():
+    rows = {row["name"]: row for row in json.loads(headway("list", "--json").stdout)}
+    layers, heads, width, length = 12, 12, 64, 512
+    assert rows["none"]["parameters"] == rows["rope"]["parameters"] == rows["alibi"]["parameters"] == 0
+    assert rows["learned"]["parameters"] == length * heads * width
+    assert rows["diet-rel"]["parameters"] == layers * heads * (2 * length - 1)
+    assert rows["diet-abs"]["parameters"] == 2 * layers * heads * length * width
+    assert rows["abs-scalar"]["parameters"] == layers * heads * length * width
+    assert rows["tisa"]["parameters"] == 3 * 5 * heads * layers  # TISA Sec. 4.2: 3 S H L
+    assert rows["t5"]["parameters"] == 32 * heads
+    assert rows["shaw"]["parameters"] == 2 * layers * heads * 33 * width
+    assert not rows["learned"]["extends"]
+    assert rows["tisa"]["extends"]
+
+
+@pytest.mark.parametrize(("arguments", "message"), [(("list", "--layers", "0"), "num_layers"), (("lst",), "lst")])
+def test_bad_arguments_are_named(arguments, message):
+    done = headway(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

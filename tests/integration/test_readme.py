@@ -1,0 +1,60 @@
+"""Every command and every example of the README runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    return [
+        (f"{page.name}:{page.read_text()[: match.start()].count(chr(10)) + 1}", match[2])
+        for page in PAGES
+        for match in BLOCK.finditer(page.read_text())
+        if match[1] == language
+    ]
+
+
+def commands() -> list[tuple[str, str]]:
+    found = []
+    for place, block in blocks("sh"):
+        for line in block.splitlines():
+            if line.strip() and not line.startswith("#"):
+                found.append((place, line.split("  #")[0].strip()))
+    return found
+
+
+@pytest.mark.parametrize(("place", "code"), blocks("python"), ids=lambda x: x if ":" in x[:40] else "")
+def test_python_example_runs(place, code):
+    exec(compile(code, place, "exec"), {"__name__": "readme"})
+
+
+@pytest.mark.parametrize(("place", "command"), commands(), ids=lambda x: x[:40])
+def test_command_runs(place, command, tmp_path):
+    words = shlex.split(command)
+    if words[0] == "make":
+        # This test runs inside `make test`; that the others resolve is what can be checked without doing it all twice.
+        done = subprocess.run(["make", "--dry-run", *words[1:]], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return
+    assert words[0] in ("headway", "python"), f"{place}: {command} is not run by any test"
+    run = [sys.executable, "-m", "headway"] if words[0] == "headway" else [sys.executable]
+    extra = []
+    if "examples.compare_encodings" in command:
+        extra = ["--steps", "2", "--out", str(tmp_path)]  # that it runs; the demo itself takes minutes
+    if "benchmarks." in command:
+        extra = ["--quick", "--out", str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*run, *words[1:], *extra], cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
