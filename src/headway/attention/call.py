@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 
 from torch import Tensor
 
-from headway.attention import blockwise, eager, flex, sdpa
+from headway.attention import blockwise, eager, flex, sdpa, triton
 from headway.attention.request import Documents, Request, checked
 from headway.bias import Bias, Dense, Toeplitz, ValueBias
 
@@ -20,6 +20,7 @@ class Backend(NamedTuple):
 
 
 BACKENDS = {
+    "triton": Backend(triton.why_not, triton.forward),
     "sdpa": Backend(sdpa.why_not, sdpa.forward),
     "blockwise": Backend(blockwise.why_not, blockwise.forward),
     "flex": Backend(flex.why_not, flex.forward),
@@ -119,10 +120,16 @@ def _chosen(request: Request, backend: str) -> str:
 
 
 def _preference(request: Request) -> dict[str, str]:
-    """Backends from the most to the least wanted for this call, each with the reason. The oracle runs everything."""
+    """Backends from the most to the least wanted for this call, each with the reason; last, what runs everything."""
+    order = _wanted(request)
+    order.setdefault("eager", "the only one that runs this call")
+    return order
+
+
+def _wanted(request: Request) -> dict[str, str]:
     bias = request.bias
     if request.q.device.type != "cpu":
-        return {"sdpa": "torch's fused kernels", "eager": "the only one that runs this call"}
+        return {"sdpa": "torch's fused kernels"}
     if bias is None and request.value_bias is None:
         return {"sdpa": "torch's fused kernel; there is no bias"}
     if request.needs_grad and request.q.shape[-2] * request.k.shape[-2] <= SHORT:
@@ -134,7 +141,7 @@ def _preference(request: Request) -> dict[str, str]:
 
 def _at_hand(bias: Bias) -> bool:
     """Whether the dense matrix is there already, or is a plain copy of few values, shared by the batch."""
-    return (
+    return not bias.needs_query and (
         all(
             term.is_frozen or isinstance(term, Dense) or (isinstance(term, Toeplitz) and term.batch == 1)
             for term in cast("Sequence[Bias]", bias.terms)

@@ -1,0 +1,93 @@
+"""What each kind of bias contributes inside a kernel, and which pairs may attend. All numbers are in units of log 2.
+
+A tile is (BLOCK_Q, BLOCK_K); in the key-major kernel it is transposed, and these functions take their rows and columns
+in the order of the tile they fill.
+"""
+
+import triton
+import triton.language as tl
+
+SKEW = tl.constexpr(8)  # rows of a skewed table: 8 fp16 values are 16 bytes, so every load is aligned
+
+
+@triton.jit
+def toeplitz_tile(table_ptr, width, shift, offs_row, offs_column):
+    """table[row % 8, column - 8 * (row // 8) + shift]: a Toeplitz tile as aligned loads from eight shifted copies."""
+    base = (offs_row // SKEW) * SKEW
+    ptrs = table_ptr + (offs_row - base)[:, None] * width + (offs_column[None, :] - base[:, None] + shift)
+    return tl.load(ptrs).to(tl.float32)
+
+
+@triton.jit
+def skew_kernel(
+    values_ptr,  # (N, count) contiguous, any float dtype
+    table_ptr,  # (N, 8, width)
+    count,
+    width,
+    first,  # index of values at row 0, column 0
+    SIGN: tl.constexpr,  # 1: along a row the index grows; -1: it falls
+    FACTOR: tl.constexpr,
+    LIMIT: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """table[n, r, x] = values[n, first + SIGN * (x - r)] * FACTOR, zero outside."""
+    n, row = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    x = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
+    index = first + SIGN * (x - row)
+    value = tl.load(values_ptr + n * count + index, mask=(index >= 0) & (index < count), other=0.0).to(tl.float32)
+    value = tl.minimum(tl.maximum(value * FACTOR, -LIMIT), LIMIT)
+    tl.store(table_ptr + (n * SKEW + row) * width + x, value.to(table_ptr.dtype.element_ty), mask=x < width)
+
+
+@triton.jit
+def diagonal_sums(tile, BLOCK: tl.constexpr):
+    """Sums along the diagonals of a square tile (BLOCK, BLOCK): two vectors, for column - row < 0 and >= 0.
+
+    low[x] is the sum where column - row = x - BLOCK, high[x] where it is x.
+    """
+    row = tl.arange(0, BLOCK)[:, None]
+    column = tl.arange(0, BLOCK)[None, :]
+    source = (row + column) % BLOCK  # column of the tile that lies on diagonal `column` (or `column - BLOCK`)
+    turned = tl.gather(tile, source, axis=1)
+    inside = row + column < BLOCK
+    high = tl.sum(tl.where(inside, turned, 0.0), axis=0)
+    low = tl.sum(tl.where(inside, 0.0, turned), axis=0)
+    return low, high
+
+
+@triton.jit
+def allowed_tile(
+    ok,  # boolean tile that is already known
+    offs_q,  # broadcast shape: (BLOCK_Q, 1) or (1, BLOCK_Q)
+    offs_k,
+    q_len,
+    k_len,
+    length,
+    q_docs_ptr,
+    k_docs_ptr,
+    mask_ptr,
+    mask_stride_q,
+    CAUSAL: tl.constexpr,
+    DOCUMENTS: tl.constexpr,
+    MASK: tl.constexpr,
+):
+    """ok and every reason of `Masking`; keys at and beyond `length` are never seen."""
+    ok = ok & (offs_k < length)
+    if CAUSAL:
+        ok = ok & (offs_k - offs_q <= k_len - q_len)
+    if DOCUMENTS:
+        of_q = tl.load(q_docs_ptr + offs_q, mask=offs_q < q_len, other=-1)
+        of_k = tl.load(k_docs_ptr + offs_k, mask=offs_k < k_len, other=-2)
+        ok = ok & (of_q == of_k)
+    if MASK:
+        inside = (offs_q < q_len) & (offs_k < k_len)
+        bit = tl.load(mask_ptr + offs_q.to(tl.int64) * mask_stride_q + offs_k, mask=inside, other=0)
+        ok = ok & (bit != 0)
+    return ok
+
+
+@triton.jit
+def kept(seed, pair, offs_q, offs_k, k_len, dropout):
+    """Which weights dropout keeps, scaled; a function of the seed and the position alone."""
+    chance = tl.rand(seed + pair, offs_q * k_len + offs_k)
+    return tl.where(chance >= dropout, 1.0 / (1.0 - dropout), 0.0)

@@ -1,0 +1,271 @@
+"""Which backend runs, and what `explain` says about it."""
+
+import pytest
+import torch
+
+import headway as hw
+from headway.attention import BACKENDS
+from headway.attention import call as call_module
+from headway.attention.masking import Masking
+from headway.attention.request import Request
+
+B, H, L, D = 1, 2, 200, 4  # longer than call.SHORT
+NAMES = ["sdpa", "blockwise", "flex", "eager"]
+
+
+def qkv(length=L, requires_grad=False, **options):
+    return [torch.randn(B, H, length, D, requires_grad=requires_grad, **options) for _ in range(3)]
+
+
+def learned(*shape):
+    return torch.randn(*shape, requires_grad=True)
+
+
+def toeplitz(length=L, requires_grad=True):
+    return hw.Toeplitz(torch.randn(1, H, 2 * length - 1, requires_grad=requires_grad))
+
+
+def low_rank():
+    return hw.LowRank(torch.randn(1, H, L, 2), torch.randn(1, H, L, 2))
+
+
+LABELS = torch.zeros(1, L, L, dtype=torch.long)
+
+
+def test_the_sequences_here_are_not_short():
+    assert L * L > call_module.SHORT
+
+
+CHOICES = {
+    "no bias": (lambda: {}, "sdpa", "torch's fused kernel; there is no bias"),
+    "no bias, causal": (lambda: {"causal": True}, "sdpa", "torch's fused kernel; there is no bias"),
+    "fixed toeplitz": (lambda: {"bias": toeplitz(requires_grad=False)}, "sdpa", "the bias needs no gradient"),
+    "fixed tensor": (lambda: {"bias": torch.randn(1, 1, L, L)}, "sdpa", "the bias needs no gradient"),
+    "fixed toeplitz of each sequence": (
+        lambda: {
+            "bias": hw.Toeplitz(torch.randn(2, 1, 2 * L - 1)),
+            **dict(zip("qkv", torch.randn(3, 2, H, L, D), strict=True)),
+        },
+        "blockwise",
+        "linear memory",
+    ),
+    "fixed low rank": (
+        lambda: {"bias": low_rank()},
+        "blockwise",
+        "linear memory",
+    ),
+    "frozen low rank": (
+        lambda: {"bias": low_rank().frozen()},
+        "sdpa",
+        "its matrix costs little",
+    ),
+    "frozen sum": (
+        lambda: {"bias": (hw.Toeplitz(torch.randn(1, H, 2 * L - 1), L) + low_rank()).frozen()},
+        "sdpa",
+        "its matrix costs little",
+    ),
+    "frozen relative keys": (
+        lambda: {"bias": hw.RelativeKeys(torch.randn(1, 9, D)).frozen()},
+        "blockwise",
+        "linear memory",
+    ),
+    "learned toeplitz": (lambda: {"bias": toeplitz()}, "blockwise", "linear memory; tiles of the bias"),
+    "learned in a sum": (
+        lambda: {"bias": toeplitz(requires_grad=False) + hw.LowRank(learned(1, 1, L, 2), learned(1, 1, L, 2))},
+        "blockwise",
+        "linear memory",
+    ),
+    "relative keys": (lambda: {"bias": hw.RelativeKeys(torch.randn(1, 9, D))}, "blockwise", "linear memory"),
+    "edge keys": (lambda: {"bias": hw.EdgeKeys(torch.randn(1, 2, D), LABELS)}, "blockwise", "linear memory"),
+    "value bias": (lambda: {"value_bias": hw.RelativeValues(learned(1, 9, D))}, "blockwise", "linear memory"),
+    "dropout": (lambda: {"bias": toeplitz(), "dropout": 0.1}, "blockwise", "linear memory"),
+}
+
+
+def given(options):
+    return dict(zip("qkv", qkv(), strict=True)) | options
+
+
+@pytest.mark.parametrize("case", CHOICES)
+def test_auto(case):
+    make, backend, reason = CHOICES[case]
+    options = make()
+    told = hw.explain(**given(options))
+    assert told.backend == backend
+    assert reason in told.reason
+    assert set(told.others) == set(BACKENDS) - {backend}
+    assert all(told.others.values())
+    assert str(told).startswith(f"{backend}: ")
+    assert str(told).count("\n  not ") == len(BACKENDS) - 1
+
+
+@pytest.mark.parametrize("case", CHOICES)
+def test_what_is_told_is_what_runs(monkeypatch, case):
+    make, backend, _ = CHOICES[case]
+    ran = []
+    for name, entry in BACKENDS.items():
+        watched = entry._replace(forward=lambda request, name=name: ran.append(name) or request.q)
+        monkeypatch.setitem(BACKENDS, name, watched)
+    hw.attention(**given(make()))
+    assert ran == [backend]
+
+
+def test_without_gradients_a_learned_bias_is_a_fixed_one():
+    bias = toeplitz()
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            assert hw.explain(*qkv(), bias).backend == "sdpa"
+            assert hw.explain(*qkv(), hw.RelativeKeys(learned(1, 9, D))).backend == "blockwise"
+    assert hw.explain(*qkv(), bias).backend == "blockwise"
+
+
+def test_short_sequences_with_a_bias_learn_eagerly():
+    for options in (
+        {"bias": toeplitz(5)},
+        {"bias": hw.RelativeKeys(learned(1, 3, D))},
+        {"value_bias": hw.RelativeValues(learned(1, 3, D))},
+    ):
+        told = hw.explain(*qkv(5), **options)
+        assert told.backend == "eager"
+        assert told.reason.startswith("the sequences are short")
+        assert "eager is preferred" in told.others["blockwise"]
+        with torch.no_grad():
+            assert hw.explain(*qkv(5), **options).backend != "eager"
+    assert hw.explain(*qkv(5)).backend == "sdpa"
+
+
+def test_short_is_a_matter_of_both_lengths(monkeypatch):
+    monkeypatch.setattr(call_module, "SHORT", 5 * 5)
+    assert hw.explain(*qkv(5), toeplitz(5)).backend == "eager"
+    monkeypatch.setattr(call_module, "SHORT", 5 * 5 - 1)
+    assert hw.explain(*qkv(5), toeplitz(5)).backend == "blockwise"
+
+
+def test_why_not_is_told_for_each():
+    told = hw.explain(*qkv(), value_bias=hw.RelativeValues(learned(1, 9, D)))
+    assert told.others["sdpa"] == "torch's attention does not give the weights that a value bias needs"
+    assert told.others["flex"] == "FlexAttention does not give the weights that a value bias needs"
+    assert told.others["eager"].startswith("it would run, but blockwise is preferred (linear memory")
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "blockwise", "eager"])
+def test_a_named_backend_runs(monkeypatch, backend):
+    ran = []
+    entry = BACKENDS[backend]
+    monkeypatch.setitem(
+        BACKENDS, backend, entry._replace(forward=lambda request: ran.append(backend) or entry.forward(request))
+    )
+    told = hw.explain(*qkv(5), toeplitz(5), backend=backend)
+    assert (told.backend, told.reason) == (backend, "asked for by name")
+    assert hw.attention(*qkv(5), toeplitz(5), backend=backend).shape == (B, H, 5, D)
+    assert ran == [backend]
+
+
+REFUSED = {
+    "sdpa and values": ("sdpa", lambda: {"value_bias": hw.RelativeValues(torch.randn(1, 3, D))}, "a value bias needs"),
+    "flex and values": ("flex", lambda: {"value_bias": hw.RelativeValues(torch.randn(1, 3, D))}, "a value bias needs"),
+    "flex and dropout": ("flex", lambda: {"dropout": 0.1}, "FlexAttention has no dropout"),
+    "flex and gradients": ("flex", lambda: {"bias": toeplitz(5)}, "no backward pass on the CPU"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("function", [hw.attention, hw.explain], ids=["attention", "explain"])
+def test_a_named_backend_raises_with_the_reason(function, case):
+    backend, options, reason = REFUSED[case]
+    with pytest.raises(NotImplementedError, match=f"backend '{backend}' cannot run this call: .*{reason}.*'auto'"):
+        function(*qkv(5), backend=backend, **options())
+
+
+@pytest.mark.parametrize(
+    ("inputs", "reason"),
+    [
+        ([torch.randn(1, 1, 3, 6)] * 3, "head widths that are powers of two, and got 6"),
+        ([torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 6)], "widths that are powers of two"),
+        ([torch.randn(1, 1, 3, 4, dtype=torch.float64)] * 3, "it has no float64 kernel"),
+        ([torch.randn(1, 1, 3, 4, requires_grad=True)] * 3, "no backward pass on the CPU"),
+    ],
+)
+def test_flex_says_why_not(inputs, reason):
+    assert reason in hw.explain(*inputs).others["flex"]
+
+
+def test_flex_would_run_without_gradients():
+    with torch.no_grad():
+        assert hw.explain(*qkv(5), toeplitz(5), backend="flex").backend == "flex"
+
+
+def test_blockwise_is_for_the_cpu():
+    q, k, v = qkv(5, device="meta")
+    elsewhere = Request(
+        q=q,
+        k=k,
+        v=v,
+        bias=None,
+        value_bias=None,
+        masking=Masking(q_len=5, k_len=5),
+        scale=1.0,
+        dropout=0.0,
+    )
+    assert BACKENDS["blockwise"].why_not(elsewhere) == "its loops pay on the CPU only, and q is on meta"
+
+
+class Slope(hw.Bias):
+    """A kind that only the oracle and torch's attention can know: they ask for nothing but `dense`."""
+
+    TENSORS = ("slope",)
+
+    def __init__(self, slope):
+        self.slope = slope
+
+    batch, heads, lengths = 1, 1, (None, None)
+
+    def bind(self, q_len, k_len):
+        bound = type(self)(self.slope)
+        bound.lengths = (q_len, k_len)
+        return bound
+
+    def dense(self, q=None, *, k_len=None, scale=None):
+        return self.slope * torch.arange(self.lengths[1]).expand(1, 1, *self.lengths)
+
+
+def test_a_kind_of_ones_own_runs_where_it_can():
+    bias = Slope(learned(1))
+    told = hw.explain(*qkv(), bias)
+    assert (told.backend, told.reason) == ("eager", "the only one that runs this call")
+    assert "no loop for Slope, only for" in told.others["blockwise"]
+    with torch.no_grad():
+        assert "no form for Slope, only for Toeplitz" in hw.explain(*qkv(), bias).others["flex"]
+    inputs = qkv(5)
+    expected = hw.attention(*inputs, bias.bind(5, 5).dense())
+    for backend in ("auto", "eager", "sdpa"):
+        torch.testing.assert_close(hw.attention(*inputs, bias, backend=backend), expected)
+
+
+def test_every_name_is_listed_when_one_is_unknown():
+    with pytest.raises(ValueError, match=r"expected one of auto, sdpa, blockwise, flex, eager.*got 'fast'"):
+        hw.attention(*qkv(5), backend="fast")
+    assert set(NAMES) <= set(BACKENDS)
+
+
+def test_explain_takes_what_attention_takes():
+    q, k, v = qkv(6)
+    ids = torch.zeros(1, 6, dtype=torch.long)
+    arguments = {
+        "bias": toeplitz(6),
+        "value_bias": hw.RelativeValues(torch.randn(1, 3, D)),
+        "mask": torch.ones(1, 1, 6, 6, dtype=torch.bool),
+        "causal": True,
+        "lengths": torch.tensor([4]),
+        "documents": ids,
+        "scale": 0.5,
+        "dropout": 0.1,
+        "backend": "blockwise",
+    }
+    assert hw.explain(q, k, v, **arguments).backend == "blockwise"
+    assert hw.explain(q, k, v, *arguments.values()).backend == "blockwise"  # in the order of attention
+    assert hw.attention(q, k, v, *arguments.values()).shape == q.shape
+    with pytest.raises(TypeError, match="unexpected keyword argument 'attn_mask'"):
+        hw.explain(q, k, v, attn_mask=None)
+    with pytest.raises(TypeError, match="missing a required argument: 'v'"):
+        hw.explain(q, k)
