@@ -9,8 +9,8 @@ from torch import Tensor
 from headway.attention.request import Request
 from headway.bias import Toeplitz
 
-# From this query length on, two flips of n x D are cheaper than one copy of n x n (benchmarks/cpu_attention.py).
-FLIP_FROM = 256
+# From this query length on, two flips of n x D cost less than reading an n x n matrix (benchmarks/cpu_attention.py).
+FLIP_FROM = 512
 
 
 def why_not(request: Request) -> str | None:

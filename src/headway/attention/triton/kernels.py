@@ -92,13 +92,18 @@ def forward_kernel(
         whole = 0
     for checked in tl.static_range(2):  # first the tiles that need no check, then the others
         begin, end = (0, whole) if checked == 0 else (whole, stop)
+        if TOEPLITZ:
+            ahead = toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_q, begin + tl.arange(0, BLOCK_K))
         for start_k in range(begin, end, BLOCK_K):
             start_k = tl.multiple_of(start_k, BLOCK_K)
             offs_k = start_k + tl.arange(0, BLOCK_K)
+            if TOEPLITZ:
+                bias = ahead
+                ahead = toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_q, offs_k + BLOCK_K)
             k_tile = load_columns(k_ptr, offs_k, offs_d, k_len, width, width, WHOLE)
             s = tl.dot(q_tile, k_tile, input_precision=PRECISION) * factor
             if TOEPLITZ:
-                s += toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_q, offs_k)
+                s += bias.to(tl.float32)
             if LOW_RANK:
                 right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, rank, rank, False)
                 s += tl.dot(left_tile, right_tile, input_precision=PRECISION) * LOG2E
@@ -192,14 +197,19 @@ def query_kernel(
         whole = 0
     for checked in tl.static_range(2):
         begin, end = (0, whole) if checked == 0 else (whole, stop)
+        if TOEPLITZ:
+            ahead = toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_q, begin + tl.arange(0, BLOCK_K))
         for start_k in range(begin, end, BLOCK_K):
             start_k = tl.multiple_of(start_k, BLOCK_K)
             offs_k = start_k + tl.arange(0, BLOCK_K)
+            if TOEPLITZ:
+                bias = ahead
+                ahead = toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_q, offs_k + BLOCK_K)
             k_tile = load_columns(k_ptr, offs_k, offs_d, k_len, width, width, WHOLE)
             v_tile = load_columns(v_ptr, offs_k, offs_v, k_len, v_width, v_width, WHOLE)
             s = tl.dot(q_tile, k_tile, input_precision=PRECISION) * factor
             if TOEPLITZ:
-                s += toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_q, offs_k)
+                s += bias.to(tl.float32)
             if LOW_RANK:
                 right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, rank, rank, False)
                 s += tl.dot(left_tile, right_tile, input_precision=PRECISION) * LOG2E
@@ -288,16 +298,21 @@ def key_kernel(
         first, border, unchecked, last = 0, 0, 0, 0
     for part in tl.static_range(3):  # checked, unchecked, checked
         begin, end = (first, border) if part == 0 else ((border, unchecked) if part == 1 else (unchecked, last))
+        if TOEPLITZ:
+            ahead = toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_k, begin + tl.arange(0, BLOCK_Q))
         for start_q in range(begin, end, BLOCK_Q):
             start_q = tl.multiple_of(start_q, BLOCK_Q)
             offs_q = start_q + tl.arange(0, BLOCK_Q)
+            if TOEPLITZ:
+                bias = ahead
+                ahead = toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_k, offs_q + BLOCK_Q)
             q_tile = load_columns(q_ptr, offs_q, offs_d, q_len, width, width, WHOLE)
             grad_tile = load_rows(grad_ptr, offs_q, offs_v, q_len, v_width, v_width, WHOLE)
             lse = tl.load(lse_ptr + offs_q, mask=offs_q < q_len, other=float("inf"))
             delta = tl.load(delta_ptr + offs_q, mask=offs_q < q_len, other=0.0)
             s = tl.dot(k_tile, q_tile, input_precision=PRECISION) * factor  # (BLOCK_K, BLOCK_Q)
             if TOEPLITZ:
-                s += toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_k, offs_q)
+                s += bias.to(tl.float32)
             if LOW_RANK:
                 left_tile = load_columns(left_ptr, offs_q, offs_r, q_len, rank, rank, False)
                 s += tl.dot(right_tile, left_tile, input_precision=PRECISION) * LOG2E
@@ -340,6 +355,7 @@ def diagonal_kernel(
     scale, dropout, seed_ptr, heads, groups, q_len, k_len, width, v_width, rank, batch, together, chunks,
     LOW_RANK: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr,
     DOCUMENTS: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr, PRECISION: tl.constexpr,
+    EDGES: tl.constexpr,  # whether some tile needs a check
     BLOCK: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
     """Gradient of a Toeplitz bias: a program owns a diagonal of square tiles and adds them up over the batch.
@@ -360,15 +376,15 @@ def diagonal_kernel(
     factor = scale * LOG2E
     toe_ptr += group.to(tl.int64) * toe_stride_b + h * toe_stride_h
     bias = toeplitz_tile(toe_ptr, toe_width, toe_shift, first_q * BLOCK + offs, (first_q + gap) * BLOCK + offs)
+    bias = bias.to(tl.float32)
     acc = tl.zeros([BLOCK, BLOCK], tl.float32)
     seed = 0
     if DROPOUT:
         seed = tl.load(seed_ptr)
     work = together * along
     begin, end = work * chunk // chunks, work * (chunk + 1) // chunks
-    if CAUSAL:
-        if gap * BLOCK > BLOCK - 1 + k_len - q_len:
-            end = begin
+    if CAUSAL and gap * BLOCK > BLOCK - 1 + k_len - q_len:
+        end = begin
     for item in range(begin, end):
         b = (group * together + item // along).to(tl.int64)
         start_q = (first_q + item % along) * BLOCK
@@ -393,12 +409,13 @@ def diagonal_kernel(
             right_tile = load_columns(right, offs_k, offs_r, k_len, rank, rank, False)
             s += tl.dot(left_tile, right_tile, input_precision=PRECISION) * LOG2E
         p = tl.exp2(s - lse[:, None])
-        ok = allowed_tile(
-            offs_q[:, None] < q_len, offs_q[:, None], offs_k[None, :], q_len, k_len, length,
-            q_docs_ptr + b * q_docs_stride, k_docs_ptr + b * k_docs_stride,
-            mask_ptr + b * mask_stride_b + h * mask_stride_h, mask_stride_q, CAUSAL, DOCUMENTS, MASK,
-        )  # fmt: skip
-        p = tl.where(ok, p, 0.0)
+        if EDGES:
+            ok = allowed_tile(
+                offs_q[:, None] < q_len, offs_q[:, None], offs_k[None, :], q_len, k_len, length,
+                q_docs_ptr + b * q_docs_stride, k_docs_ptr + b * k_docs_stride,
+                mask_ptr + b * mask_stride_b + h * mask_stride_h, mask_stride_q, CAUSAL, DOCUMENTS, MASK,
+            )  # fmt: skip
+            p = tl.where(ok, p, 0.0)
         dp = tl.dot(grad_tile, v_tile, input_precision=PRECISION)
         if DROPOUT:
             dp *= kept(seed, pair, offs_q[:, None], offs_k[None, :], k_len, dropout)

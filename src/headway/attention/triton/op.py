@@ -118,8 +118,8 @@ def fused_backward(
         dvalues = _toeplitz_grad(call, values, grad, lse, delta)
     groups = heads // k.shape[1]
     if groups > 1:
-        dk = dk.unflatten(1, (-1, groups)).sum(2)
-        dv = dv.unflatten(1, (-1, groups)).sum(2)
+        dk = dk.view(batch, -1, groups, k_len, width).sum(2)
+        dv = dv.view(batch, -1, groups, k_len, v_width).sum(2)
     if left is not None and right is not None:
         d_left, d_right = _summed(dleft, left), _summed(dright, right)
     return dq, dk, dv, dvalues, d_left, d_right
@@ -139,10 +139,12 @@ def _toeplitz_grad(call: _Call, values: Tensor, grad: Tensor, lse: Tensor, delta
     sums = q.new_empty(groups, heads, diagonals, chunks, 2, block, dtype=torch.float32)
     flags = call.flags(values)
     del flags["TOEPLITZ"]
+    masked = any(flags[name] for name in ("CAUSAL", "LENGTHS", "DOCUMENTS", "MASK"))
+    edges = masked or q_len % block != 0 or k_len % block != 0
     kernels.diagonal_kernel[(diagonals * chunks, heads, groups)](
         q, k, v, grad, lse, delta, sums,
         *call.toeplitz(values, "rows", {"BLOCK_Q": block, "BLOCK_K": block}), *call.shared,
-        batch, together, chunks, BLOCK=block, **flags, **setting,
+        batch, together, chunks, EDGES=edges, BLOCK=block, **flags, **setting,
     )  # fmt: skip
     low, high = sums.sum(3).unbind(3)  # of offsets below and from `gap * block` on, (G, H, diagonals, block)
     total = torch.nn.functional.pad(low, (0, 0, 0, 1)) + torch.nn.functional.pad(high, (0, 0, 1, 0))
@@ -232,7 +234,7 @@ class _Call:
         if orientation == "columns":
             rows, columns = columns, rows
         shift = rows  # so that column - 8 * (row // 8) + shift is never negative
-        width = rows + columns
+        width = rows + columns + max(setting["BLOCK_Q"], setting["BLOCK_K"])  # tiles are loaded one step ahead
         # rows are queries: index = column - row + Lq - 1; rows are keys: index = row - column + Lq - 1
         sign = 1 if orientation == "rows" else -1
         first = q_len - 1 - sign * shift
