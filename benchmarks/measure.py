@@ -44,6 +44,11 @@ def ratios(seconds: dict[str, list[float]], baseline: str) -> dict[str, dict[str
 def environment() -> dict[str, Any]:
     """What a reader needs to judge the numbers."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    gpu: dict[str, Any] = {}
+    if torch.cuda.is_available():
+        import triton
+
+        gpu = {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda, "triton": triton.__version__}
     return {
         "date": date.today().isoformat(),
         "commit": commit.stdout.strip() or None,
@@ -53,6 +58,7 @@ def environment() -> dict[str, Any]:
         "load_before": os.getloadavg()[0],
         "python": platform.python_version(),
         "torch": torch.__version__,
+        **gpu,
     }
 
 
@@ -60,7 +66,8 @@ def save(name: str, record: dict[str, Any], out: Path) -> Path:
     """Write the raw result under a name that says what, where and when; an existing one is never overwritten."""
     out.mkdir(parents=True, exist_ok=True)
     env = record["environment"]
-    stem = f"{name}_{env['cores']}core_torch{env['torch'].split('+')[0]}_{env['date']}"
+    machine = env["gpu"].split()[-1].lower() if "gpu" in env else f"{env['cores']}core"
+    stem = f"{name}_{machine}_torch{env['torch'].split('+')[0]}_{env['date']}"
     path, number = out / f"{stem}.json", 1
     while path.exists():
         number += 1

@@ -57,7 +57,7 @@ def attention(
         documents: (B, L) ids of packed texts, which do not see one another; a pair (query ids, key ids) if Lq != Lk.
         scale: D ** -0.5 unless given.
         dropout: probability with which a weight is dropped, during training; pass 0 to evaluate.
-        backend: auto, sdpa, blockwise, flex or eager. A backend asked for by name runs or raises.
+        backend: auto, triton, sdpa, blockwise, flex or eager. A backend asked for by name runs or raises.
 
     A query that may attend to nothing gives zeros, and zero gradients.
     """
@@ -129,7 +129,9 @@ def _preference(request: Request) -> dict[str, str]:
 def _wanted(request: Request) -> dict[str, str]:
     bias = request.bias
     if request.q.device.type != "cpu":
-        return {"sdpa": "torch's fused kernels"}
+        if bias is None and request.value_bias is None:
+            return {"sdpa": "torch's fused kernels; there is no bias"}
+        return {"triton": "fused kernels that take the bias as it is", "sdpa": "torch's kernels, a dense bias"}
     if bias is None and request.value_bias is None:
         return {"sdpa": "torch's fused kernel; there is no bias"}
     if request.needs_grad and request.q.shape[-2] * request.k.shape[-2] <= SHORT:

@@ -200,7 +200,7 @@ WRONG_VALUE = {
     "scale inf": (lambda: {"scale": float("inf")}, r"scale: expected a finite number, got inf"),
     "backend": (
         lambda: {"backend": "flash"},
-        r"backend: expected one of auto, sdpa, blockwise, flex, eager.*, got 'flash'",
+        r"backend: expected one of auto, triton, sdpa, blockwise, flex, eager.*, got 'flash'",
     ),
 }
 

@@ -243,7 +243,7 @@ def test_a_kind_of_ones_own_runs_where_it_can():
 
 
 def test_every_name_is_listed_when_one_is_unknown():
-    with pytest.raises(ValueError, match=r"expected one of auto, sdpa, blockwise, flex, eager.*got 'fast'"):
+    with pytest.raises(ValueError, match=r"expected one of auto, triton, sdpa, blockwise, flex, eager.*got 'fast'"):
         hw.attention(*qkv(5), backend="fast")
     assert set(NAMES) <= set(BACKENDS)
 

@@ -15,7 +15,7 @@ from headway.attention.blockwise.terms import SCORE_TERMS, VALUE_TERMS, Block, L
 from headway.attention.masking import Masking
 
 BLOCK_Q = 128  # queries per block
-TILE = 2**20  # numbers per tile, 4 MiB of float32: smaller ones fit caches better but leave cores waiting for each other
+TILE = 2**20  # numbers per tile, 4 MiB of float32: smaller ones fit caches better but leave cores waiting
 
 
 @torch.library.custom_op("headway::blockwise", mutates_args=())

@@ -92,18 +92,13 @@ def forward_kernel(
         whole = 0
     for checked in tl.static_range(2):  # first the tiles that need no check, then the others
         begin, end = (0, whole) if checked == 0 else (whole, stop)
-        if TOEPLITZ:
-            ahead = toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_q, begin + tl.arange(0, BLOCK_K))
         for start_k in range(begin, end, BLOCK_K):
             start_k = tl.multiple_of(start_k, BLOCK_K)
             offs_k = start_k + tl.arange(0, BLOCK_K)
-            if TOEPLITZ:
-                bias = ahead
-                ahead = toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_q, offs_k + BLOCK_K)
             k_tile = load_columns(k_ptr, offs_k, offs_d, k_len, width, width, WHOLE)
             s = tl.dot(q_tile, k_tile, input_precision=PRECISION) * factor
             if TOEPLITZ:
-                s += bias.to(tl.float32)
+                s += toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_q, offs_k)
             if LOW_RANK:
                 right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, rank, rank, False)
                 s += tl.dot(left_tile, right_tile, input_precision=PRECISION) * LOG2E
@@ -197,19 +192,14 @@ def query_kernel(
         whole = 0
     for checked in tl.static_range(2):
         begin, end = (0, whole) if checked == 0 else (whole, stop)
-        if TOEPLITZ:
-            ahead = toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_q, begin + tl.arange(0, BLOCK_K))
         for start_k in range(begin, end, BLOCK_K):
             start_k = tl.multiple_of(start_k, BLOCK_K)
             offs_k = start_k + tl.arange(0, BLOCK_K)
-            if TOEPLITZ:
-                bias = ahead
-                ahead = toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_q, offs_k + BLOCK_K)
             k_tile = load_columns(k_ptr, offs_k, offs_d, k_len, width, width, WHOLE)
             v_tile = load_columns(v_ptr, offs_k, offs_v, k_len, v_width, v_width, WHOLE)
             s = tl.dot(q_tile, k_tile, input_precision=PRECISION) * factor
             if TOEPLITZ:
-                s += bias.to(tl.float32)
+                s += toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_q, offs_k)
             if LOW_RANK:
                 right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, rank, rank, False)
                 s += tl.dot(left_tile, right_tile, input_precision=PRECISION) * LOG2E
@@ -298,21 +288,16 @@ def key_kernel(
         first, border, unchecked, last = 0, 0, 0, 0
     for part in tl.static_range(3):  # checked, unchecked, checked
         begin, end = (first, border) if part == 0 else ((border, unchecked) if part == 1 else (unchecked, last))
-        if TOEPLITZ:
-            ahead = toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_k, begin + tl.arange(0, BLOCK_Q))
         for start_q in range(begin, end, BLOCK_Q):
             start_q = tl.multiple_of(start_q, BLOCK_Q)
             offs_q = start_q + tl.arange(0, BLOCK_Q)
-            if TOEPLITZ:
-                bias = ahead
-                ahead = toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_k, offs_q + BLOCK_Q)
             q_tile = load_columns(q_ptr, offs_q, offs_d, q_len, width, width, WHOLE)
             grad_tile = load_rows(grad_ptr, offs_q, offs_v, q_len, v_width, v_width, WHOLE)
             lse = tl.load(lse_ptr + offs_q, mask=offs_q < q_len, other=float("inf"))
             delta = tl.load(delta_ptr + offs_q, mask=offs_q < q_len, other=0.0)
             s = tl.dot(k_tile, q_tile, input_precision=PRECISION) * factor  # (BLOCK_K, BLOCK_Q)
             if TOEPLITZ:
-                s += bias.to(tl.float32)
+                s += toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_k, offs_q)
             if LOW_RANK:
                 left_tile = load_columns(left_ptr, offs_q, offs_r, q_len, rank, rank, False)
                 s += tl.dot(right_tile, left_tile, input_precision=PRECISION) * LOG2E
@@ -376,7 +361,6 @@ def diagonal_kernel(
     factor = scale * LOG2E
     toe_ptr += group.to(tl.int64) * toe_stride_b + h * toe_stride_h
     bias = toeplitz_tile(toe_ptr, toe_width, toe_shift, first_q * BLOCK + offs, (first_q + gap) * BLOCK + offs)
-    bias = bias.to(tl.float32)
     acc = tl.zeros([BLOCK, BLOCK], tl.float32)
     seed = 0
     if DROPOUT:

@@ -27,10 +27,10 @@ def config(kind: str, width: int, dtype: torch.dtype) -> Config:
 
 
 CONFIGS: dict[str, Config] = {
-    "forward": {"BLOCK_Q": 128, "BLOCK_K": 64, "num_warps": 8, "num_stages": 3},
-    "query": {"BLOCK_Q": 128, "BLOCK_K": 64, "num_warps": 8, "num_stages": 3},
-    "key": {"BLOCK_Q": 64, "BLOCK_K": 64, "num_warps": 4, "num_stages": 2},
-    "diagonal": {"BLOCK_Q": 128, "BLOCK_K": 128, "num_warps": 8, "num_stages": 2},
+    "forward": {"BLOCK_Q": 64, "BLOCK_K": 64, "num_warps": 4, "num_stages": 3},
+    "query": {"BLOCK_Q": 64, "BLOCK_K": 64, "num_warps": 4, "num_stages": 2},
+    "key": {"BLOCK_Q": 32, "BLOCK_K": 64, "num_warps": 4, "num_stages": 2},
+    "diagonal": {"BLOCK_Q": 128, "BLOCK_K": 128, "num_warps": 8, "num_stages": 3},
 }
 DIAGONAL_PROGRAMS = 528  # about four for each of an H200's 132 multiprocessors
 
@@ -182,7 +182,6 @@ class _Call:
     ) -> None:
         self.q, self.k, self.v = q, k, v
         self.nothing = q.new_empty(0)
-        self._tables: dict[tuple[str, int, int], tuple[Tensor, int]] = {}
         self.half = q.dtype != torch.float32
         factor_dtype = torch.float16 if self.half else torch.float32
         factors: list[Any] = []
@@ -234,7 +233,7 @@ class _Call:
         if orientation == "columns":
             rows, columns = columns, rows
         shift = rows  # so that column - 8 * (row // 8) + shift is never negative
-        width = rows + columns + max(setting["BLOCK_Q"], setting["BLOCK_K"])  # tiles are loaded one step ahead
+        width = rows + columns
         # rows are queries: index = column - row + Lq - 1; rows are keys: index = row - column + Lq - 1
         sign = 1 if orientation == "rows" else -1
         first = q_len - 1 - sign * shift

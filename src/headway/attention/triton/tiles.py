@@ -12,13 +12,10 @@ SKEW = tl.constexpr(8)  # rows of a skewed table: 8 fp16 values are 16 bytes, so
 
 @triton.jit
 def toeplitz_tile(table_ptr, width, shift, offs_row, offs_column):
-    """table[row % 8, column - 8 * (row // 8) + shift]: a Toeplitz tile as aligned loads from eight shifted copies.
-
-    Kernels load a tile one step ahead, so that it is there when the product is.
-    """
+    """table[row % 8, column - 8 * (row // 8) + shift]: a Toeplitz tile as aligned loads from eight shifted copies."""
     base = (offs_row // SKEW) * SKEW
     ptrs = table_ptr + (offs_row - base)[:, None] * width + (offs_column[None, :] - base[:, None] + shift)
-    return tl.load(ptrs)
+    return tl.load(ptrs).to(tl.float32)
 
 
 @triton.jit

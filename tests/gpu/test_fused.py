@@ -1,0 +1,263 @@
+"""The fused kernels against the oracle: on a GPU, or interpreted on the CPU (TRITON_INTERPRET=1).
+
+The error budget is measured: against float64, at most twice (gradients: three times) the error of the eager path in the
+same dtype, plus one rounding step of that dtype and one of the float32 sums.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import headway as hw
+
+CUDA = torch.cuda.is_available()
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cuda" if CUDA else "cpu"
+DTYPES = [torch.bfloat16, torch.float16, torch.float32] if CUDA else [torch.float32]
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not (CUDA or INTERPRETED), reason="no GPU, and TRITON_INTERPRET is not 1"),
+    pytest.mark.filterwarnings("ignore:.*no current CUDA context.*:UserWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _small_tiles(monkeypatch):
+    """Interpreted, a tile costs milliseconds however small it is: use several small ones."""
+    torch.manual_seed(0)
+    if not CUDA:
+        from headway.attention.triton import op
+
+        def small(kind, width, dtype):
+            size = {"BLOCK_Q": 16, "BLOCK_K": 32} if kind != "diagonal" else {"BLOCK_Q": 32, "BLOCK_K": 32}
+            return {**size, "num_warps": 4, "num_stages": 1}
+
+        monkeypatch.setattr(op, "config", small)
+
+
+def draw(*size: int) -> torch.Tensor:
+    return torch.randn(size, dtype=torch.float64, device=DEVICE)
+
+
+def ids(count: int, *size: int) -> torch.Tensor:
+    return torch.randint(count, size, device=DEVICE)
+
+
+KINDS = {
+    "none": lambda b, h, lq, lk: (lambda: None, []),
+    "toeplitz": lambda b, h, lq, lk: (hw.Toeplitz, [draw(1, h, lq + lk - 1)]),
+    "toeplitz of each sequence": lambda b, h, lq, lk: (hw.Toeplitz, [draw(b, 1, lq + lk - 1)]),
+    "low rank": lambda b, h, lq, lk: (hw.LowRank, [0.5 * draw(1, h, lq, 5), 0.5 * draw(1, h, lk, 5)]),
+    "segments": lambda b, h, lq, lk: (
+        lambda t, q=ids(3, b, lq), k=ids(3, b, lk): hw.SegmentTable(t, q, k),
+        [draw(h, 3, 3)],
+    ),
+    "sum": lambda b, h, lq, lk: (
+        lambda t, x, y, s, q=ids(2, b, lq), k=ids(2, b, lk): (
+            hw.Toeplitz(t) + hw.LowRank(x, y) + hw.SegmentTable(s, q, k)
+        ),
+        [draw(1, h, lq + lk - 1), 0.5 * draw(1, h, lq, 16), 0.5 * draw(1, 1, lk, 16), draw(1, 2, 2)],
+    ),
+}
+
+
+def outcome(backend, dtype, make, parameters, inputs, upstream, **options):
+    """Output and all gradients in float64. Parameters of a bias stay float32 beside half-precision q, k, v."""
+    own = torch.promote_types(dtype, torch.float32)
+    inputs = [t.to(dtype).requires_grad_() for t in inputs]
+    parameters = [t.to(own).requires_grad_() for t in parameters]
+    output = hw.attention(*inputs, make(*parameters), backend=backend, **options)
+    wanted = [*inputs, *parameters]
+    grads = torch.autograd.grad(output, wanted, upstream.to(dtype), allow_unused=True)
+    return [output.double(), *(torch.zeros_like(t) if g is None else g for g, t in zip(grads, wanted, strict=True))]
+
+
+def check(kind, dtype, batch, heads, groups, q_len, k_len, width, **options):
+    make, parameters = KINDS[kind](batch, heads, q_len, k_len)
+    inputs = [draw(batch, heads, q_len, width)] + [draw(batch, heads // groups, k_len, width) for _ in range(2)]
+    upstream = draw(batch, heads, q_len, width)
+    # Rounding the inputs is nobody's error: all three start from the same numbers.
+    inputs, upstream = [t.to(dtype).double() for t in inputs], upstream.to(dtype).double()
+    parameters = [t.float().double() for t in parameters]
+    runs = {
+        name: outcome(backend, kept, make, parameters, inputs, upstream, **options)
+        for name, backend, kept in (
+            ("truth", "eager", torch.float64), ("eager", "eager", dtype), ("fused", "triton", dtype)
+        )
+    }  # fmt: skip
+    step = torch.finfo(dtype).eps
+    summed = torch.finfo(torch.float32).eps * upstream.norm()  # a gradient may be a sum of many that cancel
+    for index, (truth, eager, fused) in enumerate(zip(runs["truth"], runs["eager"], runs["fused"], strict=True)):
+        assert torch.isfinite(fused).all(), f"number {index} is not finite"
+        allowed = (2 if index == 0 else 3) * (eager.double() - truth).norm() + step * truth.norm() + summed
+        error = (fused.double() - truth).norm()
+        assert error <= allowed, f"number {index}: error {error:.2e}, allowed {allowed:.2e}"
+
+
+def masks(batch, q_len, k_len):
+    free = torch.rand(batch, 1, q_len, k_len, device=DEVICE) > 0.4
+    free[0, 0, 0] = False
+    documents = (ids(3, batch, q_len).sort().values, ids(3, batch, k_len).sort().values)
+    lengths = torch.randint(k_len + 1, (batch,), device=DEVICE)
+    lengths[0] = 0
+    return {
+        "nothing": {},
+        "causal": {"causal": True},
+        "lengths": {"lengths": lengths},
+        "mask": {"mask": free},
+        "documents": {"documents": documents},
+        "all": {"causal": True, "lengths": lengths, "mask": free, "documents": documents, "scale": 0.3},
+    }
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind(kind, dtype):
+    check(kind, dtype, 2, 4, 2, 40, 33, 16)
+
+
+@pytest.mark.parametrize("masking", ["causal", "lengths", "mask", "documents", "all"])
+@pytest.mark.parametrize("kind", ["toeplitz", "sum"])
+def test_every_mask(kind, masking):
+    check(kind, DTYPES[0], 2, 2, 1, 37, 50, 16, **masks(2, 37, 50)[masking])
+
+
+@pytest.mark.parametrize(("q_len", "k_len"), [(1, 1), (1, 50), (33, 1), (64, 64)])
+def test_odd_lengths(q_len, k_len):
+    check("toeplitz", DTYPES[0], 1, 2, 1, q_len, k_len, 16, causal=q_len <= k_len)
+
+
+@pytest.mark.parametrize("width", [16, 24, 64, 80, 128, 256] if CUDA else [24])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_head_widths(width, dtype):
+    check("sum", dtype, 1, 2, 1, 70 if CUDA else 17, 70 if CUDA else 17, width)
+
+
+@given(data=st.data())
+@settings(
+    max_examples=150 if CUDA else 4,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_random_shapes(data):
+    longest = 300 if CUDA else 40
+    q_len, k_len = (data.draw(st.integers(1, longest)) for _ in range(2))
+    groups = data.draw(st.sampled_from([1, 2]))
+    kind = data.draw(st.sampled_from(list(KINDS)))
+    width = data.draw(st.sampled_from([16, 32, 40, 64, 128] if CUDA else [16]))
+    dtype = data.draw(st.sampled_from(DTYPES))
+    batch = data.draw(st.integers(1, 3))
+    masking = data.draw(st.sampled_from(["nothing", "causal", "lengths", "mask", "documents", "all"]))
+    check(kind, dtype, batch, 2 * groups, groups, q_len, k_len, width, **masks(batch, q_len, k_len)[masking])
+
+
+def test_two_runs_give_the_same_bits():
+    make, parameters = KINDS["sum"](3, 2, 50, 50)
+    inputs, upstream = [draw(3, 2, 50, 16) for _ in range(3)], draw(3, 2, 50, 16)
+    first, second = (outcome("triton", DTYPES[0], make, parameters, inputs, upstream) for _ in range(2))
+    for one, other in zip(first, second, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_row_that_sees_nothing_is_zero():
+    make, parameters = KINDS["toeplitz"](2, 2, 20, 20)
+    inputs, upstream = [draw(2, 2, 20, 16) for _ in range(3)], draw(2, 2, 20, 16)
+    lengths = torch.tensor([0, 20], device=DEVICE)
+    output, dq, dk, dv, _ = outcome("triton", DTYPES[0], make, parameters, inputs, upstream, lengths=lengths)
+    for t in (output, dq, dk, dv):
+        assert (t[0] == 0).all()
+        assert (t[1] != 0).any()
+
+
+def test_dropout_is_reproducible_and_its_gradient_uses_the_same_weights():
+    n, chance = 32, 0.4
+    q, k = (draw(1, 2, n, 32).float() for _ in range(2))
+    v = torch.eye(n, device=DEVICE).expand(1, 2, n, n).contiguous().requires_grad_()
+
+    def run():
+        torch.manual_seed(7)
+        return hw.attention(q, k, v, hw.Toeplitz(torch.zeros(1, 1, 2 * n - 1, device=DEVICE)), dropout=chance,
+                            backend="triton")  # fmt: skip
+
+    weights = run()  # v is the identity: the output is the weights after dropout
+    assert torch.equal(weights, run())
+    plain = hw.attention(q, k, v, backend="eager")
+    kept = weights != 0
+    torch.testing.assert_close(weights[kept], plain[kept] / (1 - chance), rtol=1e-4, atol=1e-5)
+    assert abs(kept.double().mean().item() - (1 - chance)) < 0.06
+    upstream = draw(1, 2, n, n).float()
+    (dv,) = torch.autograd.grad(weights, v, upstream)
+    torch.testing.assert_close(dv, weights.detach().mT @ upstream, rtol=1e-4, atol=1e-5)
+
+
+def test_second_derivative_is_refused():
+    q, k, v = (draw(1, 1, 8, 16).float().requires_grad_() for _ in range(3))
+    values = draw(1, 1, 15).float().requires_grad_()
+    output = hw.attention(q, k, v, hw.Toeplitz(values), backend="triton")
+    (first,) = torch.autograd.grad(output.sum(), values, create_graph=True)
+    with pytest.raises(NotImplementedError, match="eager"):
+        first.sum().backward()
+
+
+cuda_only = pytest.mark.skipif(not CUDA, reason="needs a GPU")
+
+
+@cuda_only
+def test_auto_takes_the_fused_kernels():
+    q = torch.randn(1, 2, 64, 64, device=DEVICE, dtype=torch.bfloat16)
+    told = hw.explain(q, q, q, hw.Toeplitz(torch.zeros(1, 2, 127, device=DEVICE)))
+    assert told.backend == "triton"
+
+
+@cuda_only
+def test_compiled_whole_with_changing_lengths():
+    values = torch.randn(1, 2, 2 * 96 - 1, device=DEVICE, requires_grad=True)
+
+    @torch.compile(fullgraph=True, dynamic=True)
+    def run(q, n):
+        return hw.attention(q, q, q, hw.Toeplitz(values[..., 96 - n : 96 + n - 1]), causal=True, backend="triton")
+
+    for n in (96, 64, 80):
+        q = torch.randn(1, 2, n, 32, device=DEVICE)
+        expected = hw.attention(q, q, q, hw.Toeplitz(values[..., 96 - n : 96 + n - 1]), causal=True, backend="eager")
+        torch.testing.assert_close(run(q, n), expected, rtol=1e-4, atol=1e-4)
+
+
+@cuda_only
+def test_captured_in_a_graph():
+    q = torch.randn(1, 2, 128, 64, device=DEVICE, dtype=torch.bfloat16)
+    bias = hw.Toeplitz(torch.randn(1, 2, 255, device=DEVICE))
+    expected = hw.attention(q, q, q, bias, backend="triton")
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        hw.attention(q, q, q, bias, backend="triton")
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = hw.attention(q, q, q, bias, backend="triton")
+    output.zero_()
+    graph.replay()
+    assert torch.equal(output, expected)
+
+
+@cuda_only
+def test_memory_at_131072_tokens():
+    n, heads = 131_072, 12
+    q, k, v = (torch.randn(1, heads, n, 64, device=DEVICE, dtype=torch.bfloat16).requires_grad_() for _ in range(3))
+    values = torch.randn(1, heads, 2 * n - 1, device=DEVICE, requires_grad=True)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    output = hw.attention(q, k, v, hw.Toeplitz(values), backend="triton")
+    output.backward(torch.ones_like(output))
+    torch.cuda.synchronize()
+    extra = torch.cuda.max_memory_allocated() - before
+    own = 5 * q.numel() * q.element_size()  # the output, its gradient, and the gradients of q, k, v
+    assert extra - own < 2 * 2**30
+    assert all(torch.isfinite(t.grad).all() for t in (q, k, v, values))
