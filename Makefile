@@ -17,7 +17,8 @@ demo: setup
 	$(BIN)/python -m examples.compare_encodings
 
 test: setup lint
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/gpu  # the GPU kernels, interpreted on the CPU
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow

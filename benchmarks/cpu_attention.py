@@ -50,7 +50,8 @@ class Inputs:
         self.segment_table = draw(HEADS, 2, 2)
         self.segments = (torch.arange(length) >= length // 2).long().expand(batch, -1)
         self.grad = torch.randn(batch, HEADS, length, WIDTH, generator=generator).to(dtype)
-        self.frozen = hw.LowRank(self.left, self.right).frozen()
+        self.kept_low_rank = hw.LowRank(self.left, self.right).frozen()  # as encodings keep them for inference
+        self.kept_toeplitz = hw.Toeplitz(self.values, length).frozen()
 
     def learned(self) -> list[Tensor]:
         return [t for t in vars(self).values() if isinstance(t, Tensor) and t.requires_grad]
@@ -72,7 +73,8 @@ TRAINING: dict[str, Attend] = {
 }
 INFERENCE: dict[str, Attend] = {
     **TRAINING,
-    "low rank 64": lambda x: hw.attention(x.q, x.k, x.v, x.frozen),
+    "Toeplitz": lambda x: hw.attention(x.q, x.k, x.v, x.kept_toeplitz),
+    "low rank 64": lambda x: hw.attention(x.q, x.k, x.v, x.kept_low_rank),
 }
 
 

@@ -58,3 +58,10 @@ def test_command_runs(place, command, tmp_path):
     done = subprocess.run([*run, *words[1:], *extra], cwd=ROOT, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+
+
+def test_tables_come_from_the_committed_results():
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.report", "--check"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

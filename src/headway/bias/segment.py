@@ -87,6 +87,9 @@ class SegmentTable(Bias):
 
     def as_low_rank(self) -> LowRank:
         """The same bias with rank S: the table's row of each query against the key's segment as a unit vector."""
-        left = self.table[:, self.q_segments.long()].transpose(0, 1)  # (B, H, Lq, S)
-        right = torch.nn.functional.one_hot(self.k_segments.long(), self.num_segments)[:, None].to(left.dtype)
-        return LowRank(left, right)
+        # One-hot products rather than look-ups: their gradients are products too, and add up in a fixed order.
+        of_q, of_k = (
+            torch.nn.functional.one_hot(ids.long(), self.num_segments)[:, None].to(self.table.dtype)
+            for ids in (self.q_segments, self.k_segments)
+        )
+        return LowRank(of_q @ self.table, of_k)  # (B, H, Lq, S) and (B, 1, Lk, S)

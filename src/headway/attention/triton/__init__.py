@@ -7,6 +7,7 @@ product inside the tile.
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 
 import torch
@@ -17,13 +18,16 @@ from headway.bias import LowRank, SegmentTable, Toeplitz
 
 __all__ = ["forward", "why_not"]
 
+INSTALLED = find_spec("triton") is not None
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # kernels on CPU tensors, for tests
+
 
 def why_not(request: Request) -> str | None:
     """Reason this backend cannot run the call, or None."""
-    if find_spec("triton") is None:
+    if not INSTALLED:
         return "triton is not installed"
     q = request.q
-    if q.device.type != "cuda" and not _interpreted():
+    if q.device.type != "cuda" and not INTERPRETED:
         return f"its kernels run on CUDA, and q is on {q.device.type}"
     if q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"it has no kernel for {q.dtype}"
@@ -88,9 +92,3 @@ def _beside(factors: list[Tensor]) -> Tensor:
     batch, heads = max(f.shape[0] for f in factors), max(f.shape[1] for f in factors)
     dtype = torch.promote_types(factors[0].dtype, factors[-1].dtype)
     return torch.cat([f.to(dtype).expand(batch, heads, -1, -1) for f in factors], -1)
-
-
-def _interpreted() -> bool:
-    import os
-
-    return os.environ.get("TRITON_INTERPRET") == "1"

@@ -213,10 +213,10 @@ def query_kernel(
             dp = tl.dot(grad_tile, v_tile, input_precision=PRECISION)
             if DROPOUT:
                 dp *= kept(seed, pair, offs_q[:, None], offs_k[None, :], k_len, dropout)
-            ds = (p * (dp - delta[:, None])).to(k_tile.dtype)
-            dq = tl.dot(ds, tl.trans(k_tile), dq, input_precision=PRECISION)
+            ds = p * (dp - delta[:, None])
+            dq = tl.dot(ds.to(k_tile.dtype), tl.trans(k_tile), dq, input_precision=PRECISION)
             if LOW_RANK:
-                dleft = tl.dot(ds, tl.trans(right_tile).to(ds.dtype), dleft, input_precision=PRECISION)
+                dleft = tl.dot(ds.to(right_tile.dtype), tl.trans(right_tile), dleft, input_precision=PRECISION)
     rows = offs_q[:, None] < q_len
     dq_ptrs = dq_ptr + pair * q_len * width + offs_q.to(tl.int64)[:, None] * width + offs_d[None, :]
     tl.store(dq_ptrs, (dq * scale).to(dq_ptr.dtype.element_ty), mask=rows & (offs_d[None, :] < width))
@@ -315,10 +315,10 @@ def key_kernel(
                 weight = p * keep
                 dp *= keep
             dv = tl.dot(weight.to(grad_tile.dtype), grad_tile, dv, input_precision=PRECISION)
-            ds = (p * (dp - delta[None, :])).to(q_tile.dtype)
-            dk = tl.dot(ds, tl.trans(q_tile), dk, input_precision=PRECISION)
+            ds = p * (dp - delta[None, :])
+            dk = tl.dot(ds.to(q_tile.dtype), tl.trans(q_tile), dk, input_precision=PRECISION)
             if LOW_RANK:
-                dright = tl.dot(ds, tl.trans(left_tile).to(ds.dtype), dright, input_precision=PRECISION)
+                dright = tl.dot(ds.to(left_tile.dtype), tl.trans(left_tile), dright, input_precision=PRECISION)
     rows = offs_k[:, None] < k_len
     at = offs_k.to(tl.int64)[:, None]
     dk_ptrs = dk_ptr + pair * k_len * width + at * width + offs_d[None, :]
