@@ -92,4 +92,6 @@ class SegmentTable(Bias):
             torch.nn.functional.one_hot(ids.long(), self.num_segments)[:, None].to(self.table.dtype)
             for ids in (self.q_segments, self.k_segments)
         )
-        return LowRank(of_q @ self.table, of_k)  # (B, H, Lq, S) and (B, 1, Lk, S)
+        with torch.autocast(self.table.device.type, enabled=False):
+            left = of_q @ self.table
+        return LowRank(left, of_k)  # (B, H, Lq, S) and (B, 1, Lk, S)
