@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow lint format benchmark clean
+.PHONY: setup demo test lint format benchmark clean
 
 setup: .venv/ready
 
@@ -17,11 +17,8 @@ demo: setup
 	$(BIN)/python -m examples.compare_encodings
 
 test: setup lint
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest -m "not gpu"
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/gpu  # the GPU kernels, interpreted on the CPU
-
-test-slow: setup
-	$(BIN)/python -m pytest -m slow
 
 lint: setup
 	$(BIN)/ruff check

@@ -1,10 +1,29 @@
-"""Settings of all tests."""
+"""Settings and fixtures of all tests."""
 
 import os
 
+import pytest
+import torch
 from hypothesis import settings
+
+from headway.encodings import encoding
 
 # Continuous integration tries the same examples every time; at a desk each run tries new ones.
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
+
+
+@pytest.fixture
+def build():
+    """Encodings in float64, small, and random, because a zero-initialised table would hide a no-op."""
+
+    def make(name, *, seed=0, **options):
+        enc = encoding(name, **{"num_layers": 2, "num_heads": 2, "head_dim": 4, "max_length": 16, **options}).double()
+        draw = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in enc.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
+        return enc
+
+    return make
