@@ -2,19 +2,23 @@
 
 A Toeplitz bias is read from eight shifted copies of its values, so that every load is aligned; its gradient is summed
 along block diagonals over the whole batch before it is turned into offsets. A low-rank bias, and segments, are a second
-product inside the tile.
+product inside the tile. Relative keys are a few numbers per query, looked up near the diagonal and constant beyond.
+Where the whole score matrix is one tile, all that the batch shares is one small matrix.
 """
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Sequence
 from importlib.util import find_spec
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from headway.attention.request import Request
-from headway.bias import LowRank, SegmentTable, Toeplitz
+from headway.bias import LowRank, RelativeKeys, RelativeValues, SegmentTable, Toeplitz
 
 __all__ = ["forward", "why_not"]
 
@@ -33,45 +37,41 @@ def why_not(request: Request) -> str | None:
         return f"it has no kernel for {q.dtype}"
     if max(q.shape[-1], request.v.shape[-1]) > 256:
         return f"it has kernels for head widths up to 256, and got {max(q.shape[-1], request.v.shape[-1])}"
-    if request.value_bias is not None:
-        return "it has no kernel for a bias on the values yet"
     for term in () if request.bias is None else request.bias.terms:
-        if not isinstance(term, Toeplitz | LowRank | SegmentTable):
-            return f"it has no kernel for {type(term).__name__} yet"
+        if not isinstance(term, Toeplitz | LowRank | SegmentTable | RelativeKeys):
+            return f"it has no kernel for {type(term).__name__}"
+    for term in () if request.value_bias is None else request.value_bias.terms:
+        if not isinstance(term, RelativeValues):
+            return f"it has no kernel for {type(term).__name__}"
+    if len({term.q_start for terms in _relative_terms(request) for term in terms}) > 1:
+        return "its kernels take relative keys and values of one q_start"
     if request.dropout > 0 and q.shape[-2] * request.k.shape[-2] >= 2**31:
         return "its dropout numbers the pairs of a head with 31 bits"
     return None
 
 
 def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
-    from headway.attention.triton import op
+    from headway.attention.triton import op, short
 
-    values, left, right = _parts(request)
+    q, v = request.q.contiguous(), request.v.contiguous()
     masking = request.masking
-    seed = None
-    if request.dropout > 0:
-        seed = torch.randint(2**31, (1,), device=request.q.device)
-    output: Tensor = op.fused(
-        request.q.contiguous(),
-        request.k.contiguous(),
-        request.v.contiguous(),
-        values,
-        left,
-        right,
-        masking.mask,
-        masking.causal,
-        masking.lengths,
-        masking.q_documents,
-        masking.k_documents,
-        request.scale,
-        request.dropout,
-        seed,
-    )[0]
-    return output
+    values, left, right = _shared_parts(request)
+    rows, value_table, reach, shift = _relative_parts(request, q)
+    one_tile = rows is None and value_table is None and short.fits(q, v, values, left, right)
+    learned = torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in (left, right))
+    seed = torch.randint(2**31, (1,), device=q.device) if request.dropout > 0 else None
+    output, _, weights, _ = op.fused(
+        q, request.k.contiguous(), v, values, left, right, rows, reach, shift, value_table is not None,
+        masking.mask, masking.causal, masking.lengths, masking.q_documents, masking.k_documents,
+        request.scale, request.dropout, seed, learned and q.dtype != torch.float32 and not one_tile, one_tile,
+    )  # fmt: skip
+    if value_table is not None:
+        output = output + weights @ value_table
+    return cast("Tensor", output)
 
 
-def _parts(request: Request) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """All terms as one Toeplitz bias and one low-rank one."""
+def _shared_parts(request: Request) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """All terms that do not meet the query, as one Toeplitz bias and one low-rank one."""
     values: Tensor | None = None
     pairs: list[LowRank] = []
     for term in () if request.bias is None else request.bias.terms:
@@ -84,6 +84,34 @@ def _parts(request: Request) -> tuple[Tensor | None, Tensor | None, Tensor | Non
     if not pairs:
         return values, None, None
     return values, _beside([pair.left for pair in pairs]), _beside([pair.right for pair in pairs])
+
+
+def _relative_parts(request: Request, q: Tensor) -> tuple[Tensor | None, Tensor | None, int, int]:
+    """Relative keys as a score per query and clipped offset, the table of relative values, their reach and shift."""
+    keys, on_values = _relative_terms(request)
+    if not keys and not on_values:
+        return None, None, 0, 0
+    reach = max(1, *(term.clip for term in (*keys, *on_values)))
+    rows = value_table = None
+    if keys:
+        # Shaw et al. (2018), Eq. (5): q meets the table first
+        rows = (q * request.scale) @ _widened(keys, reach).to(q.dtype).mT
+    if on_values:
+        value_table = _widened(on_values, reach).to(q.dtype)
+    return rows, value_table, reach, (*keys, *on_values)[0].q_start
+
+
+def _relative_terms(request: Request) -> tuple[list[RelativeKeys], list[RelativeValues]]:
+    keys = () if request.bias is None else request.bias.terms
+    values = () if request.value_bias is None else request.value_bias.terms
+    return [t for t in keys if isinstance(t, RelativeKeys)], [t for t in values if isinstance(t, RelativeValues)]
+
+
+def _widened(terms: Sequence[RelativeKeys | RelativeValues], reach: int) -> Tensor:  # (1, H|1, 2 * reach + 1, D)
+    """The sum of their tables, the outermost vectors of each repeated up to the reach."""
+    offset = torch.arange(-reach, reach + 1, device=terms[0].table.device)
+    tables = [term.table[None, :, offset.clamp(-term.clip, term.clip) + term.clip] for term in terms]
+    return functools.reduce(torch.add, tables)
 
 
 def _beside(factors: list[Tensor]) -> Tensor:

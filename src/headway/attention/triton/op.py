@@ -8,14 +8,16 @@ import torch
 import triton
 from torch import Tensor
 
-from headway.attention.triton import kernels, tiles
+from headway.attention.triton import backward_kernels, forward_kernel, short, tiles
 
 LOG2E = 1.4426950408889634
 Config = dict[str, int]
 
 
 def config(kind: str, width: int, dtype: torch.dtype) -> Config:
-    """Tile sizes, warps and stages, chosen by hand on an H200 for width 64; the others are untuned. No tuner yet."""
+    """Tile sizes, warps and stages: measured on an H200 for half precision up to width 64; the others are untuned."""
+    if kind in ("short forward", "short backward"):
+        return dict(CONFIGS[kind])
     if dtype == torch.float32:
         small = 32 if width > 64 else 64
         return {"BLOCK_Q": small, "BLOCK_K": 32, "num_warps": 4, "num_stages": 2}
@@ -31,8 +33,10 @@ CONFIGS: dict[str, Config] = {
     "query": {"BLOCK_Q": 64, "BLOCK_K": 64, "num_warps": 4, "num_stages": 2},
     "key": {"BLOCK_Q": 32, "BLOCK_K": 64, "num_warps": 4, "num_stages": 2},
     "diagonal": {"BLOCK_Q": 128, "BLOCK_K": 128, "num_warps": 8, "num_stages": 3},
+    "short forward": {"BLOCK_Q": 128, "num_warps": 8, "num_stages": 2, "programs": 2},  # programs per multiprocessor
+    "short backward": {"num_warps": 8, "num_stages": 1, "programs": 1},
 }
-DIAGONAL_PROGRAMS = 528  # about four for each of an H200's 132 multiprocessors
+DIAGONAL_PROGRAMS = 4  # for each multiprocessor
 
 
 @torch.library.custom_op("headway::fused", mutates_args=(), device_types=None)
@@ -43,6 +47,10 @@ def fused(
     values: Tensor | None,  # (B|1, H|1, Lq + Lk - 1), a Toeplitz bias
     left: Tensor | None,  # (B|1, H|1, Lq, R), a low-rank bias
     right: Tensor | None,  # (B|1, H|1, Lk, R)
+    rows: Tensor | None,  # (B, H, Lq, 2 * reach + 1), a score for each query and clipped offset
+    reach: int,
+    shift: int,  # position of the first query
+    weights: bool,  # whether the weights of each clipped offset are wanted
     mask: Tensor | None,
     causal: bool,
     lengths: Tensor | None,
@@ -51,29 +59,43 @@ def fused(
     scale: float,
     dropout: float,
     seed: Tensor | None,
-) -> tuple[Tensor, Tensor]:  # output (B, H, Lq, Dv); log2 of the softmax's denominators (B, H, Lq)
-    call = _Call(q, k, v, left, right, mask, causal, lengths, q_documents, k_documents, scale, dropout, seed)
+    exact: bool,  # whether to return what rounding took from the output, for the gradients of shared factors
+    one_tile: bool,  # whether to use the kernels for short sequences
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # output, log2 of denominators (B, H, Lq), weights of offsets, rest
+    call = Call(q, k, v, left, right, mask, causal, lengths, q_documents, k_documents, scale, dropout, seed)
+    if one_tile:
+        return *short.forward(call, values), q.new_empty(0), q.new_empty(0)
     out = q.new_empty(*q.shape[:3], v.shape[3])
+    rest = torch.empty_like(out) if exact else q.new_empty(0)
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
-    setting = config("forward", max(q.shape[3], v.shape[3]), q.dtype)
+    of_offsets = q.new_zeros(*q.shape[:3], 2 * reach + 1) if weights else q.new_empty(0)
+    setting = call.config("forward")
     grid = (triton.cdiv(q.shape[2], setting["BLOCK_Q"]) * q.shape[0] * q.shape[1],)
-    kernels.forward_kernel[grid](
-        q, k, v, out, lse, *call.toeplitz(values, "rows", setting), *call.shared, **call.flags(values), **setting
-    )
-    return out, lse
+    forward_kernel.forward_kernel[grid](
+        q, k, v, out, rest, lse, of_offsets,
+        *call.toeplitz(values, "rows", setting), *call.bias(rows, reach, shift), *call.masks, *call.sizes, call.rank,
+        REST=exact, **call.flags(values, rows, weights), **setting,
+    )  # fmt: skip
+    return out, lse, of_offsets, rest
 
 
 @torch.library.custom_op("headway::fused_backward", mutates_args=(), device_types=None)
 def fused_backward(
     grad: Tensor,
+    grad_weights: Tensor | None,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     out: Tensor,
     lse: Tensor,
+    of_offsets: Tensor,
+    rest: Tensor,
     values: Tensor | None,
     left: Tensor | None,
     right: Tensor | None,
+    rows: Tensor | None,
+    reach: int,
+    shift: int,
     mask: Tensor | None,
     causal: bool,
     lengths: Tensor | None,
@@ -83,74 +105,99 @@ def fused_backward(
     dropout: float,
     seed: Tensor | None,
     learned: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # of q, k, v, values, left, right; empty where none
-    call = _Call(q, k, v, left, right, mask, causal, lengths, q_documents, k_documents, scale, dropout, seed)
+    one_tile: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # of q, k, v, values, left, right, rows
+    call = Call(q, k, v, left, right, mask, causal, lengths, q_documents, k_documents, scale, dropout, seed)
+    grad = grad.contiguous()
+    weights = of_offsets.numel() > 0
+    if one_tile:
+        grads = short.backward(call, values, grad, lse, learned)
+        return _shaped(call, grads, None, values if learned else None)
     batch, heads, q_len, width = q.shape
     k_len, v_width = v.shape[2:]
     pairs = batch * heads
-    grad = grad.contiguous()
     delta = torch.empty_like(lse)
-    kernels.delta_kernel[(triton.cdiv(pairs * q_len, 64),)](
-        out, grad, delta, pairs * q_len, v_width, BLOCK=64, BLOCK_V=triton.next_power_of_2(v_width)
-    )
+    backward_kernels.delta_kernel[(triton.cdiv(pairs * q_len, 64),)](
+        out, rest, grad, delta, pairs * q_len, v_width,
+        REST=rest.numel() > 0, BLOCK=64, BLOCK_V=triton.next_power_of_2(v_width),
+    )  # fmt: skip
+    to_weights = call.nothing
+    if weights:
+        to_weights = torch.zeros_like(of_offsets) if grad_weights is None else grad_weights.contiguous()
+        delta += (to_weights.float() * of_offsets.float()).sum(-1)
     dq = torch.empty_like(q)
     dk = q.new_empty(batch, heads, k_len, width)
     dv = q.new_empty(batch, heads, k_len, v_width)
-    rank = 0 if left is None else left.shape[-1]
-    dleft = q.new_empty(batch, heads, q_len, rank, dtype=torch.float32)
-    dright = q.new_empty(batch, heads, k_len, rank, dtype=torch.float32)
+    dleft = q.new_empty(batch, heads, q_len, call.rank, dtype=torch.float32)
+    dright = q.new_empty(batch, heads, k_len, call.rank, dtype=torch.float32)
+    drows = call.nothing if rows is None else torch.zeros_like(rows)
+    before = (q, k, v, grad, to_weights, lse, delta)
+    bias, flags = call.bias(rows, reach, shift), call.flags(values, rows, weights)
 
-    widest = max(width, v_width)
-    setting = config("key", widest, q.dtype)
+    setting = call.config("key")
     grid = (triton.cdiv(k_len, setting["BLOCK_K"]) * pairs,)
-    kernels.key_kernel[grid](
-        q, k, v, grad, lse, delta, dk, dv, dright,
-        *call.toeplitz(values, "columns", setting), *call.shared, **call.flags(values), **setting,
+    backward_kernels.key_kernel[grid](
+        *before, dk, dv, dright, *call.toeplitz(values, "columns", setting), *bias, *call.masks, *call.sizes, call.rank,
+        **flags, **setting,
     )  # fmt: skip
-    setting = config("query", widest, q.dtype)
+    setting = call.config("query")
     grid = (triton.cdiv(q_len, setting["BLOCK_Q"]) * pairs,)
-    kernels.query_kernel[grid](
-        q, k, v, grad, lse, delta, dq, dleft,
-        *call.toeplitz(values, "rows", setting), *call.shared, **call.flags(values), **setting,
+    backward_kernels.query_kernel[grid](
+        *before, dq, dleft, drows, *call.toeplitz(values, "rows", setting), *bias, *call.masks, *call.sizes, call.rank,
+        **flags, **setting,
     )  # fmt: skip
-    dvalues, d_left, d_right = (q.new_empty(0) for _ in range(3))  # operators may not return one tensor twice
-    if values is not None and learned:
-        dvalues = _toeplitz_grad(call, values, grad, lse, delta)
-    groups = heads // k.shape[1]
+    dvalues = _toeplitz_grad(call, values, before, bias, flags) if values is not None and learned else None
+    grads = (dq, dk, dv, dvalues, dleft, dright)
+    return _shaped(call, grads, None if rows is None else drows, values if learned else None)
+
+
+Grads = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
+
+
+def _shaped(
+    call: Call,
+    grads: Grads,  # of q; of k and v for each query head; of the parts of the bias for each sequence and head
+    drows: Tensor | None,
+    values: Tensor | None,  # where it is learned
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Sum what was shared; empty where there is nothing (an operator may not return one tensor twice)."""
+    dq, dk, dv, *of_bias = grads
+    groups = call.q.shape[1] // call.k.shape[1]
     if groups > 1:
-        dk = dk.view(batch, -1, groups, k_len, width).sum(2)
-        dv = dv.view(batch, -1, groups, k_len, v_width).sum(2)
-    if left is not None and right is not None:
-        d_left, d_right = _summed(dleft, left), _summed(dright, right)
-    return dq, dk, dv, dvalues, d_left, d_right
+        dk = dk.view(dk.shape[0], -1, groups, *dk.shape[2:]).sum(2)
+        dv = dv.view(dv.shape[0], -1, groups, *dv.shape[2:]).sum(2)
+    dvalues, dleft, dright = (
+        call.q.new_empty(0) if like is None or grad is None else _summed(grad, like)
+        for grad, like in zip(of_bias, (values, call.left, call.right), strict=True)
+    )
+    return dq, dk, dv, dvalues, dleft, dright, call.q.new_empty(0) if drows is None else drows
 
 
-def _toeplitz_grad(call: _Call, values: Tensor, grad: Tensor, lse: Tensor, delta: Tensor) -> Tensor:
-    q, k, v = call.q, call.k, call.v
-    batch, heads, q_len, width = q.shape
-    k_len, v_width = v.shape[2:]
-    setting = config("diagonal", max(width, v_width), q.dtype)
+def _toeplitz_grad(
+    call: Call, values: Tensor, before: tuple[Tensor, ...], bias: tuple[Any, ...], flags: dict[str, Any]
+) -> Tensor:  # (B|1, H, Lq + Lk - 1)
+    batch, heads, q_len, _ = call.q.shape
+    k_len = call.k.shape[2]
+    setting = call.config("diagonal")
     block = min(setting.pop("BLOCK_Q"), setting.pop("BLOCK_K"))
     blocks_q, blocks_k = triton.cdiv(q_len, block), triton.cdiv(k_len, block)
     diagonals = blocks_q + blocks_k - 1
     groups = values.shape[0]  # 1 where the batch shares the bias
     together = batch // groups
-    chunks = max(1, min(DIAGONAL_PROGRAMS // (diagonals * heads * groups), together * min(blocks_q, blocks_k)))
-    sums = q.new_empty(groups, heads, diagonals, chunks, 2, block, dtype=torch.float32)
-    flags = call.flags(values)
-    del flags["TOEPLITZ"]
+    programs = DIAGONAL_PROGRAMS * call.multiprocessors // (diagonals * heads * groups)
+    chunks = max(1, min(programs, together * min(blocks_q, blocks_k)))
+    sums = call.q.new_empty(groups, heads, diagonals, chunks, 2, block, dtype=torch.float32)
     masked = any(flags[name] for name in ("CAUSAL", "LENGTHS", "DOCUMENTS", "MASK"))
-    edges = masked or q_len % block != 0 or k_len % block != 0
-    kernels.diagonal_kernel[(diagonals * chunks, heads, groups)](
-        q, k, v, grad, lse, delta, sums,
-        *call.toeplitz(values, "rows", {"BLOCK_Q": block, "BLOCK_K": block}), *call.shared,
-        batch, together, chunks, EDGES=edges, BLOCK=block, **flags, **setting,
+    backward_kernels.diagonal_kernel[(diagonals * chunks, heads, groups)](
+        *before, sums, *call.toeplitz(values, "rows", {"BLOCK_Q": block, "BLOCK_K": block}), *bias, *call.masks,
+        *call.sizes, call.rank, batch, together, chunks,
+        EDGES=masked or q_len % block != 0 or k_len % block != 0, BLOCK=block,
+        **{name: flag for name, flag in flags.items() if name != "TOEPLITZ"}, **setting,
     )  # fmt: skip
     low, high = sums.sum(3).unbind(3)  # of offsets below and from `gap * block` on, (G, H, diagonals, block)
     total = torch.nn.functional.pad(low, (0, 0, 0, 1)) + torch.nn.functional.pad(high, (0, 0, 1, 0))
     first = blocks_q * block - (q_len - 1)  # where offset -(Lq - 1) stands
-    total = total.flatten(2)[..., first : first + q_len + k_len - 1]
-    return _summed(total, values)
+    return total.flatten(2)[..., first : first + q_len + k_len - 1]
 
 
 def _summed(grad: Tensor, like: Tensor) -> Tensor:
@@ -161,8 +208,8 @@ def _summed(grad: Tensor, like: Tensor) -> Tensor:
     return grad.to(like.dtype)
 
 
-class _Call:
-    """The arguments all kernels share, in their order."""
+class Call:
+    """What all kernels of one call share: their arguments in order, and their constants."""
 
     def __init__(
         self,
@@ -180,48 +227,69 @@ class _Call:
         dropout: float,
         seed: Tensor | None,
     ) -> None:
-        self.q, self.k, self.v = q, k, v
+        self.q, self.k, self.v, self.left, self.right = q, k, v, left, right
         self.nothing = q.new_empty(0)
         self.half = q.dtype != torch.float32
-        factor_dtype = torch.float16 if self.half else torch.float32
-        factors: list[Any] = []
-        for factor in (left, right):
-            if factor is None:
-                factors += [self.nothing, 0, 0]
-            else:
-                factor = factor.to(factor_dtype).contiguous()
-                factors += [factor, *_strides(factor)]
+        self.rank = 0 if left is None else left.shape[3]
         q_docs = self.nothing if q_documents is None else q_documents.contiguous()
         k_docs = self.nothing if k_documents is None else k_documents.contiguous()
-        bits = self.nothing if mask is None else mask.view(torch.uint8)
-        if mask is not None and mask.stride(3) != 1:
-            bits = mask.contiguous().view(torch.uint8)
-        self.shared = (
-            *factors,
+        bits = self.nothing
+        if mask is not None:
+            bits = (mask if mask.stride(3) == 1 else mask.contiguous()).view(torch.uint8)
+        self.masks = (
             self.nothing if lengths is None else lengths,
             q_docs, 0 if q_docs.dim() < 2 or q_docs.shape[0] == 1 else q_docs.stride(0),
             k_docs, 0 if k_docs.dim() < 2 or k_docs.shape[0] == 1 else k_docs.stride(0),
             bits, *((0, 0, 0) if mask is None else _mask_strides(bits)),
+        )  # fmt: skip
+        self.sizes = (
             scale, dropout, self.nothing if seed is None else seed,
             q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3],
-            0 if left is None else left.shape[3],
         )  # fmt: skip
-        self._flags = {
-            "LOW_RANK": left is not None,
+        self.mask_flags = {
             "CAUSAL": causal,
             "LENGTHS": lengths is not None,
             "DOCUMENTS": q_documents is not None,
             "MASK": mask is not None,
             "DROPOUT": dropout > 0,
+        }
+        self.width_flags = {
             "WHOLE": _whole(q.shape[3]) and _whole(v.shape[3]),
             "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32",
             "BLOCK_D": max(16, triton.next_power_of_2(q.shape[3])),
             "BLOCK_V": max(16, triton.next_power_of_2(v.shape[3])),
-            "BLOCK_R": 16 if left is None else max(16, triton.next_power_of_2(left.shape[3])),
         }
 
-    def flags(self, values: Tensor | None) -> dict[str, Any]:
-        return {"TOEPLITZ": values is not None, **self._flags}
+    def config(self, kind: str) -> Config:
+        return config(kind, max(self.q.shape[3], self.v.shape[3]), self.q.dtype)
+
+    @property
+    def multiprocessors(self) -> int:
+        if self.q.device.type != "cuda":
+            return 4  # interpreted
+        return torch.cuda.get_device_properties(self.q.device).multi_processor_count
+
+    def flags(self, values: Tensor | None, rows: Tensor | None, weights: bool) -> dict[str, Any]:
+        return {
+            "TOEPLITZ": values is not None,
+            "LOW_RANK": self.left is not None,
+            "RELATIVE": rows is not None,
+            "WEIGHTS": weights,
+            **self.mask_flags,
+            **self.width_flags,
+            "BLOCK_R": max(16, triton.next_power_of_2(self.rank)),
+        }
+
+    def bias(self, rows: Tensor | None, reach: int, shift: int) -> tuple[Any, ...]:
+        """The low-rank factors with their strides, and the scores of relative keys."""
+        factors: list[Any] = []
+        for factor in (self.left, self.right):
+            if factor is None:
+                factors += [self.nothing, 0, 0]
+            else:
+                factor = factor.to(torch.float16 if self.half else torch.float32).contiguous()
+                factors += [factor, *_strides(factor)]
+        return *factors, self.nothing if rows is None else rows, reach, shift
 
     def toeplitz(self, values: Tensor | None, orientation: str, setting: Config) -> tuple[Tensor, int, int, int, int]:
         """The skewed table for tiles whose rows are queries ("rows") or keys ("columns"), its strides and its shift."""
@@ -263,39 +331,52 @@ def _whole(width: int) -> bool:
 
 
 @fused.register_fake
-def _(q, k, v, *rest):  # type: ignore[no-untyped-def]
-    return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
+def _(q, k, v, values, left, right, rows, reach, shift, weights, *rest):  # type: ignore[no-untyped-def]
+    out = q.new_empty(*q.shape[:3], v.shape[3])
+    of_offsets = q.new_empty(*q.shape[:3], 2 * reach + 1) if weights else q.new_empty(0)
+    exact = torch.empty_like(out) if rest[-2] else q.new_empty(0)
+    return out, q.new_empty(q.shape[:3], dtype=torch.float32), of_offsets, exact
 
 
 @fused_backward.register_fake
-def _(grad, q, k, v, out, lse, values, left, right, *rest):  # type: ignore[no-untyped-def]
-    dvalues = torch.empty_like(values) if values is not None and rest[-1] else q.new_empty(0)
-    factors = [q.new_empty(0) if t is None else torch.empty_like(t) for t in (left, right)]
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), dvalues, *factors
+def _(grad, grad_weights, q, k, v, out, lse, of_offsets, rest, values, left, right, rows, *others):  # type: ignore[no-untyped-def]
+    of_bias = [
+        q.new_empty(0) if t is None else torch.empty_like(t)
+        for t in (values if others[-2] else None, left, right, rows)
+    ]
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), *of_bias
 
 
 def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    q, k, v, values, left, right, mask, causal, lengths, q_documents, k_documents, scale, dropout, seed = inputs
-    ctx.save_for_backward(q, k, v, *output, values, left, right, mask, lengths, q_documents, k_documents, seed)
-    ctx.settings = causal, scale, dropout, values is not None and values.requires_grad
+    q, k, v, values, left, right, rows, reach, shift, _, mask, causal, lengths, *others = inputs
+    q_documents, k_documents, scale, dropout, seed, _, one_tile = others
+    ctx.save_for_backward(
+        q, k, v, *output, values, left, right, rows, mask, lengths, q_documents, k_documents, seed
+    )  # fmt: skip
+    ctx.settings = reach, shift, causal, scale, dropout, values is not None and values.requires_grad, one_tile
+    ctx.mark_non_differentiable(output[1], output[3])
     ctx.set_materialize_grads(False)
 
 
-def _differentiate(ctx, grad, _):  # type: ignore[no-untyped-def]
-    q, k, v, out, lse, values, left, right, mask, lengths, q_documents, k_documents, seed = ctx.saved_tensors
-    causal, scale, dropout, learned = ctx.settings
+def _differentiate(ctx, grad, _lse, grad_weights, _rest):  # type: ignore[no-untyped-def]
+    q, k, v, out, lse, of_offsets, rest, values, left, right, rows, *others = ctx.saved_tensors
+    mask, lengths, q_documents, k_documents, seed = others
+    reach, shift, causal, scale, dropout, learned, one_tile = ctx.settings
+    if grad is None and grad_weights is None:
+        return (None,) * 20
     if grad is None:
-        return (None,) * 14
-    dq, dk, dv, dvalues, dleft, dright = fused_backward(
-        grad, q, k, v, out, lse, values, left, right, mask, causal, lengths, q_documents, k_documents,
-        scale, dropout, seed, learned,
+        grad = torch.zeros_like(out)
+    dq, dk, dv, dvalues, dleft, dright, drows = fused_backward(
+        grad, grad_weights, q, k, v, out, lse, of_offsets, rest, values, left, right, rows, reach, shift,
+        mask, causal, lengths, q_documents, k_documents, scale, dropout, seed, learned, one_tile,
     )  # fmt: skip
     of_bias = (
         dvalues if learned else None,
         None if left is None else dleft,
         None if right is None else dright,
+        None if rows is None else drows,
     )
-    return dq, dk, dv, *of_bias, *(None,) * 8
+    return dq, dk, dv, *of_bias, *(None,) * 13
 
 
 def _no_second(ctx, *grads):  # type: ignore[no-untyped-def]

@@ -7,7 +7,38 @@ in the order of the tile they fill.
 import triton
 import triton.language as tl
 
+LOG2E = tl.constexpr(1.4426950408889634)
 SKEW = tl.constexpr(8)  # rows of a skewed table: 8 fp16 values are 16 bytes, so every load is aligned
+
+
+@triton.jit
+def load_rows(ptr, offs, offs_d, length, stride, width, WHOLE: tl.constexpr):
+    """Rows offs of a (length, width) matrix, zero outside; WHOLE says that the width needs no check."""
+    ptrs = ptr + offs.to(tl.int64)[:, None] * stride + offs_d[None, :]
+    if WHOLE:
+        return tl.load(ptrs, mask=offs[:, None] < length, other=0.0)
+    return tl.load(ptrs, mask=(offs[:, None] < length) & (offs_d[None, :] < width), other=0.0)
+
+
+@triton.jit
+def load_columns(ptr, offs, offs_d, length, stride, width, WHOLE: tl.constexpr):
+    """The same transposed, (width, rows)."""
+    ptrs = ptr + offs.to(tl.int64)[None, :] * stride + offs_d[:, None]
+    if WHOLE:
+        return tl.load(ptrs, mask=offs[None, :] < length, other=0.0)
+    return tl.load(ptrs, mask=(offs[None, :] < length) & (offs_d[:, None] < width), other=0.0)
+
+
+@triton.jit
+def key_limits(start_q, q_len, k_len, length, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, CAUSAL: tl.constexpr):
+    """Where the keys of a block of queries end, and up to where its tiles need no check."""
+    stop = length
+    whole = length // BLOCK_K * BLOCK_K
+    if CAUSAL:
+        shift = k_len - q_len
+        stop = tl.minimum(stop, tl.maximum(start_q + BLOCK_Q + shift, 0))
+        whole = tl.minimum(whole, tl.maximum(start_q + shift + 1, 0) // BLOCK_K * BLOCK_K)
+    return stop, whole
 
 
 @triton.jit
@@ -53,6 +84,77 @@ def diagonal_sums(tile, BLOCK: tl.constexpr):
     high = tl.sum(tl.where(inside, turned, 0.0), axis=0)
     low = tl.sum(tl.where(inside, 0.0, turned), axis=0)
     return low, high
+
+
+@triton.jit
+def near_band(start_q, start_k, shift, reach, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Whether a tile holds offsets within the reach of a clipped table, and whether it lies to the right of them."""
+    low = start_k - (start_q + BLOCK_Q - 1) - shift
+    high = start_k + BLOCK_K - 1 - start_q - shift
+    return (low < reach) & (high > -reach), low >= reach
+
+
+@triton.jit
+def relative_tile(
+    rows_ptr,  # (Lq, 2 * reach + 1): one number per query and clipped offset
+    start_q,
+    start_k,
+    offs_q,  # broadcast shape: (BLOCK_Q, 1) or (1, BLOCK_Q)
+    offs_k,
+    q_len,
+    shift,
+    reach,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """rows[i, clip(j - i - shift, -reach, reach) + reach]; far from the diagonal one number per row."""
+    near, right = near_band(start_q, start_k, shift, reach, BLOCK_Q, BLOCK_K)
+    row_ptrs = rows_ptr + offs_q.to(tl.int64) * (2 * reach + 1)
+    if near:
+        column = tl.minimum(tl.maximum(offs_k - offs_q - shift, -reach), reach) + reach
+        tile = tl.load(row_ptrs + column, mask=(offs_q < q_len) & (offs_k >= 0), other=0.0).to(tl.float32)
+    else:
+        ends = tl.load(row_ptrs + tl.where(right, 2 * reach, 0), mask=offs_q < q_len, other=0.0).to(tl.float32)
+        tile = ends + tl.zeros_like(offs_q + offs_k).to(tl.float32)
+    return tile
+
+
+@triton.jit
+def far_sums(
+    tile, start_q, start_k, offs_q, offs_k, shift, reach, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr
+):  # fmt: skip
+    """Row sums of a (BLOCK_Q, BLOCK_K) tile over the offsets at or beyond the reach: to the left, to the right."""
+    near, right = near_band(start_q, start_k, shift, reach, BLOCK_Q, BLOCK_K)
+    if near:
+        offset = offs_k - offs_q - shift
+        to_left = tl.sum(tl.where(offset <= -reach, tile, 0.0), 1)
+        to_right = tl.sum(tl.where(offset >= reach, tile, 0.0), 1)
+    else:
+        total = tl.sum(tile, 1)
+        to_left = tl.where(right, 0.0, total)
+        to_right = tl.where(right, total, 0.0)
+    return to_left, to_right
+
+
+@triton.jit
+def document_span(ids_ptr, length, low, high, BLOCK: tl.constexpr):
+    """First place, and one beyond the last, of the ids from `low` to `high`: outside it no pair can match."""
+    first, stop = length, 0
+    for start in range(0, length, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        ids = tl.load(ids_ptr + at, mask=at < length, other=0)
+        hit = (at < length) & (ids >= low) & (ids <= high)
+        first = tl.minimum(first, tl.min(tl.where(hit, at, length), 0))
+        stop = tl.maximum(stop, tl.max(tl.where(hit, at + 1, 0), 0))
+    return first, stop
+
+
+@triton.jit
+def least_and_greatest(ids_ptr, offs, length):
+    """Of the ids at `offs`; those beyond the length do not count."""
+    last = tl.minimum(offs, length - 1)
+    ids = tl.load(ids_ptr + last)
+    return tl.min(ids, 0), tl.max(ids, 0)
 
 
 @triton.jit

@@ -1,154 +1,58 @@
-"""The kernels: forward, gradients of q, gradients of k and v, and the gradient of a Toeplitz bias.
+"""The backward kernels: gradients of q, gradients of k and v, and the gradient of a Toeplitz bias.
 
-One family for all biases: a Toeplitz table and a low-rank pair are switched on by constants, masks likewise. Scores are
-kept in units of log 2, so that exp2 is the only exponential. All programs own what they write: no atomics, and two runs
-give the same bits.
+Like the forward kernel they are one family for all biases and masks. Programs own what they write; the gradient of a
+bias that many pairs share is summed in a fixed order.
 """
 
 import triton
 import triton.language as tl
 
-from headway.attention.triton.tiles import allowed_tile, diagonal_sums, kept, toeplitz_tile
-
-LOG2E = tl.constexpr(1.4426950408889634)
-
-
-@triton.jit
-def load_rows(ptr, offs, offs_d, length, stride, width, WHOLE: tl.constexpr):
-    """Rows offs of a (length, width) matrix, zero outside; WHOLE says that the width needs no check."""
-    ptrs = ptr + offs.to(tl.int64)[:, None] * stride + offs_d[None, :]
-    if WHOLE:
-        return tl.load(ptrs, mask=offs[:, None] < length, other=0.0)
-    return tl.load(ptrs, mask=(offs[:, None] < length) & (offs_d[None, :] < width), other=0.0)
-
-
-@triton.jit
-def load_columns(ptr, offs, offs_d, length, stride, width, WHOLE: tl.constexpr):
-    """The same transposed, (width, rows)."""
-    ptrs = ptr + offs.to(tl.int64)[None, :] * stride + offs_d[:, None]
-    if WHOLE:
-        return tl.load(ptrs, mask=offs[None, :] < length, other=0.0)
-    return tl.load(ptrs, mask=(offs[None, :] < length) & (offs_d[:, None] < width), other=0.0)
+from headway.attention.triton.tiles import (
+    LOG2E,
+    allowed_tile,
+    diagonal_sums,
+    document_span,
+    far_sums,
+    kept,
+    key_limits,
+    least_and_greatest,
+    load_columns,
+    load_rows,
+    near_band,
+    relative_tile,
+    toeplitz_tile,
+)
 
 
 @triton.jit
-def key_limits(start_q, q_len, k_len, length, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, CAUSAL: tl.constexpr):
-    """Where the keys of a block of queries end, and up to where its tiles need no check."""
-    stop = length
-    whole = length // BLOCK_K * BLOCK_K
-    if CAUSAL:
-        shift = k_len - q_len
-        stop = tl.minimum(stop, tl.maximum(start_q + BLOCK_Q + shift, 0))
-        whole = tl.minimum(whole, tl.maximum(start_q + shift + 1, 0) // BLOCK_K * BLOCK_K)
-    return stop, whole
-
-
-@triton.jit
-def forward_kernel(
-    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
-    toe_ptr, toe_stride_b, toe_stride_h, toe_width, toe_shift,
-    left_ptr, left_stride_b, left_stride_h, right_ptr, right_stride_b, right_stride_h,
-    lengths_ptr, q_docs_ptr, q_docs_stride, k_docs_ptr, k_docs_stride,
-    mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q,
-    scale, dropout, seed_ptr, heads, groups, q_len, k_len, width, v_width, rank,
-    TOEPLITZ: tl.constexpr, LOW_RANK: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr,
-    DOCUMENTS: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_R: tl.constexpr,
+def delta_kernel(
+    out_ptr, rest_ptr, grad_ptr, delta_ptr, rows, v_width,
+    REST: tl.constexpr, BLOCK: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
-    blocks_q = tl.cdiv(q_len, BLOCK_Q)
-    start_q = (tl.program_id(0) % blocks_q) * BLOCK_Q
-    if CAUSAL:
-        start_q = (blocks_q - 1) * BLOCK_Q - start_q  # the longest rows first
-    pair = (tl.program_id(0) // blocks_q).to(tl.int64)  # batch * heads
-    b, h = pair // heads, pair % heads
-    pair_k = b * (heads // groups) + h // groups
-    q_ptr += pair * q_len * width
-    k_ptr += pair_k * k_len * width
-    v_ptr += pair_k * k_len * v_width
-    toe_ptr += b * toe_stride_b + h * toe_stride_h
-    left_ptr += b * left_stride_b + h * left_stride_h
-    right_ptr += b * right_stride_b + h * right_stride_h
-    q_docs_ptr += b * q_docs_stride
-    k_docs_ptr += b * k_docs_stride
-    mask_ptr += b * mask_stride_b + h * mask_stride_h
-    length = k_len
-    if LENGTHS:
-        length = tl.load(lengths_ptr + b).to(tl.int32)
-    seed = 0
-    if DROPOUT:
-        seed = tl.load(seed_ptr)
-
-    offs_q = start_q + tl.arange(0, BLOCK_Q)
-    offs_d, offs_v, offs_r = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_R)
-    q_tile = load_rows(q_ptr, offs_q, offs_d, q_len, width, width, WHOLE)
-    if LOW_RANK:
-        left_tile = load_rows(left_ptr, offs_q, offs_r, q_len, rank, rank, False)
-    factor = scale * LOG2E
-    top = tl.full([BLOCK_Q], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK_Q], tl.float32)
-    acc = tl.zeros([BLOCK_Q, BLOCK_V], tl.float32)
-    stop, whole = key_limits(start_q, q_len, k_len, length, BLOCK_Q, BLOCK_K, CAUSAL)
-    if DOCUMENTS or MASK:
-        whole = 0
-    for checked in tl.static_range(2):  # first the tiles that need no check, then the others
-        begin, end = (0, whole) if checked == 0 else (whole, stop)
-        for start_k in range(begin, end, BLOCK_K):
-            start_k = tl.multiple_of(start_k, BLOCK_K)
-            offs_k = start_k + tl.arange(0, BLOCK_K)
-            k_tile = load_columns(k_ptr, offs_k, offs_d, k_len, width, width, WHOLE)
-            s = tl.dot(q_tile, k_tile, input_precision=PRECISION) * factor
-            if TOEPLITZ:
-                s += toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_q, offs_k)
-            if LOW_RANK:
-                right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, rank, rank, False)
-                s += tl.dot(left_tile, right_tile, input_precision=PRECISION) * LOG2E
-            if checked == 1:
-                ok = allowed_tile(
-                    offs_q[:, None] < q_len, offs_q[:, None], offs_k[None, :], q_len, k_len, length,
-                    q_docs_ptr, k_docs_ptr, mask_ptr, mask_stride_q, CAUSAL, DOCUMENTS, MASK,
-                )  # fmt: skip
-                s = tl.where(ok, s, float("-inf"))
-            new_top = tl.maximum(top, tl.max(s, 1))
-            safe = tl.where(new_top == float("-inf"), 0.0, new_top)
-            p = tl.exp2(s - safe[:, None])
-            shrink = tl.exp2(top - safe)
-            total = total * shrink + tl.sum(p, 1)
-            if DROPOUT:
-                p *= kept(seed, pair, offs_q[:, None], offs_k[None, :], k_len, dropout)
-            v_tile = load_rows(v_ptr, offs_k, offs_v, k_len, v_width, v_width, WHOLE)
-            acc = acc * shrink[:, None]
-            acc = tl.dot(p.to(v_tile.dtype), v_tile, acc, input_precision=PRECISION)
-            top = new_top
-    seen = total > 0
-    acc = acc / tl.where(seen, total, 1.0)[:, None]
-    lse = tl.where(seen, top + tl.log2(tl.where(seen, total, 1.0)), float("inf"))
-    out_ptrs = out_ptr + pair * q_len * v_width + offs_q.to(tl.int64)[:, None] * v_width + offs_v[None, :]
-    tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=(offs_q[:, None] < q_len) & (offs_v[None, :] < v_width))
-    tl.store(lse_ptr + pair * q_len + offs_q, lse, mask=offs_q < q_len)
-
-
-@triton.jit
-def delta_kernel(out_ptr, grad_ptr, delta_ptr, rows, v_width, BLOCK: tl.constexpr, BLOCK_V: tl.constexpr):
-    """delta_i = out_i . grad_i, the sum over keys of weight times its gradient."""
+    """delta_i = out_i . grad_i, the sum over keys of weight times gradient; `rest` is what rounding took from out."""
     offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     offs_v = tl.arange(0, BLOCK_V)
     ptrs = offs[:, None] * v_width + offs_v[None, :]
     inside = (offs[:, None] < rows) & (offs_v[None, :] < v_width)
     out = tl.load(out_ptr + ptrs, mask=inside, other=0.0).to(tl.float32)
+    if REST:
+        out += tl.load(rest_ptr + ptrs, mask=inside, other=0.0).to(tl.float32)
     grad = tl.load(grad_ptr + ptrs, mask=inside, other=0.0).to(tl.float32)
     tl.store(delta_ptr + offs, tl.sum(out * grad, 1), mask=offs < rows)
 
 
 @triton.jit
 def query_kernel(
-    q_ptr, k_ptr, v_ptr, grad_ptr, lse_ptr, delta_ptr, dq_ptr, dleft_ptr,
+    q_ptr, k_ptr, v_ptr, grad_ptr, grad_weights_ptr, lse_ptr, delta_ptr, dq_ptr, dleft_ptr, drows_ptr,
     toe_ptr, toe_stride_b, toe_stride_h, toe_width, toe_shift,
     left_ptr, left_stride_b, left_stride_h, right_ptr, right_stride_b, right_stride_h,
+    rows_ptr, reach, rows_shift,
     lengths_ptr, q_docs_ptr, q_docs_stride, k_docs_ptr, k_docs_stride,
     mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q,
     scale, dropout, seed_ptr, heads, groups, q_len, k_len, width, v_width, rank,
-    TOEPLITZ: tl.constexpr, LOW_RANK: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr,
-    DOCUMENTS: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr, PRECISION: tl.constexpr,
+    TOEPLITZ: tl.constexpr, LOW_RANK: tl.constexpr, RELATIVE: tl.constexpr, WEIGHTS: tl.constexpr,
+    CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, DOCUMENTS: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr,
+    WHOLE: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
     """Gradients of q and of the left factor: a program owns a block of queries and goes over the keys."""
@@ -169,6 +73,10 @@ def query_kernel(
     q_docs_ptr += b * q_docs_stride
     k_docs_ptr += b * k_docs_stride
     mask_ptr += b * mask_stride_b + h * mask_stride_h
+    rows_at = pair * q_len * (2 * reach + 1)
+    rows_ptr += rows_at
+    grad_weights_ptr += rows_at
+    drows_ptr += rows_at
     length = k_len
     if LENGTHS:
         length = tl.load(lengths_ptr + b).to(tl.int32)
@@ -188,10 +96,18 @@ def query_kernel(
         dleft = tl.zeros([BLOCK_Q, BLOCK_R], tl.float32)
     factor = scale * LOG2E
     stop, whole = key_limits(start_q, q_len, k_len, length, BLOCK_Q, BLOCK_K, CAUSAL)
+    begin_k = 0
     if DOCUMENTS or MASK:
         whole = 0
+    if DOCUMENTS:
+        low, high = least_and_greatest(q_docs_ptr, offs_q, q_len)
+        begin_k, end_k = document_span(k_docs_ptr, k_len, low, high, 1024)
+        begin_k, stop = begin_k // BLOCK_K * BLOCK_K, tl.minimum(stop, end_k)
+        whole = begin_k
+    if RELATIVE:
+        far_left, far_right = tl.zeros([BLOCK_Q], tl.float32), tl.zeros([BLOCK_Q], tl.float32)
     for checked in tl.static_range(2):
-        begin, end = (0, whole) if checked == 0 else (whole, stop)
+        begin, end = (begin_k, whole) if checked == 0 else (whole, stop)
         for start_k in range(begin, end, BLOCK_K):
             start_k = tl.multiple_of(start_k, BLOCK_K)
             offs_k = start_k + tl.arange(0, BLOCK_K)
@@ -203,6 +119,12 @@ def query_kernel(
             if LOW_RANK:
                 right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, rank, rank, False)
                 s += tl.dot(left_tile, right_tile, input_precision=PRECISION) * LOG2E
+            if RELATIVE:
+                tile = relative_tile(
+                    rows_ptr, start_q, start_k, offs_q[:, None], offs_k[None, :], q_len, rows_shift, reach,
+                    BLOCK_Q, BLOCK_K,
+                )  # fmt: skip
+                s += tile * LOG2E
             p = tl.exp2(s - lse[:, None])
             if checked == 1:
                 ok = allowed_tile(
@@ -211,13 +133,35 @@ def query_kernel(
                 )  # fmt: skip
                 p = tl.where(ok, p, 0.0)
             dp = tl.dot(grad_tile, v_tile, input_precision=PRECISION)
+            if WEIGHTS:
+                dp += relative_tile(
+                    grad_weights_ptr, start_q, start_k, offs_q[:, None], offs_k[None, :], q_len, rows_shift, reach,
+                    BLOCK_Q, BLOCK_K,
+                )  # fmt: skip
             if DROPOUT:
                 dp *= kept(seed, pair, offs_q[:, None], offs_k[None, :], k_len, dropout)
             ds = p * (dp - delta[:, None])
             dq = tl.dot(ds.to(k_tile.dtype), tl.trans(k_tile), dq, input_precision=PRECISION)
             if LOW_RANK:
                 dleft = tl.dot(ds.to(right_tile.dtype), tl.trans(right_tile), dleft, input_precision=PRECISION)
+            if RELATIVE:
+                to_left, to_right = far_sums(
+                    ds, start_q, start_k, offs_q[:, None], offs_k[None, :], rows_shift, reach, BLOCK_Q, BLOCK_K
+                )
+                far_left, far_right = far_left + to_left, far_right + to_right
+                near, _ = near_band(start_q, start_k, rows_shift, reach, BLOCK_Q, BLOCK_K)
+                if near:  # an offset within reach is one score of its row
+                    offset = offs_k[None, :] - offs_q[:, None] - rows_shift
+                    within = (
+                        (offset > -reach) & (offset < reach) & (offs_q[:, None] < q_len) & (offs_k[None, :] < k_len)
+                    )
+                    ptrs = drows_ptr + offs_q.to(tl.int64)[:, None] * (2 * reach + 1) + offset + reach
+                    tl.store(ptrs, ds.to(drows_ptr.dtype.element_ty), mask=within)
     rows = offs_q[:, None] < q_len
+    if RELATIVE:
+        row_ptrs = drows_ptr + offs_q.to(tl.int64) * (2 * reach + 1)
+        tl.store(row_ptrs, far_left.to(drows_ptr.dtype.element_ty), mask=offs_q < q_len)
+        tl.store(row_ptrs + 2 * reach, far_right.to(drows_ptr.dtype.element_ty), mask=offs_q < q_len)
     dq_ptrs = dq_ptr + pair * q_len * width + offs_q.to(tl.int64)[:, None] * width + offs_d[None, :]
     tl.store(dq_ptrs, (dq * scale).to(dq_ptr.dtype.element_ty), mask=rows & (offs_d[None, :] < width))
     if LOW_RANK:
@@ -227,14 +171,16 @@ def query_kernel(
 
 @triton.jit
 def key_kernel(
-    q_ptr, k_ptr, v_ptr, grad_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, dright_ptr,
+    q_ptr, k_ptr, v_ptr, grad_ptr, grad_weights_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, dright_ptr,
     toe_ptr, toe_stride_b, toe_stride_h, toe_width, toe_shift,
     left_ptr, left_stride_b, left_stride_h, right_ptr, right_stride_b, right_stride_h,
+    rows_ptr, reach, rows_shift,
     lengths_ptr, q_docs_ptr, q_docs_stride, k_docs_ptr, k_docs_stride,
     mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q,
     scale, dropout, seed_ptr, heads, groups, q_len, k_len, width, v_width, rank,
-    TOEPLITZ: tl.constexpr, LOW_RANK: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr,
-    DOCUMENTS: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr, PRECISION: tl.constexpr,
+    TOEPLITZ: tl.constexpr, LOW_RANK: tl.constexpr, RELATIVE: tl.constexpr, WEIGHTS: tl.constexpr,
+    CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, DOCUMENTS: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr,
+    WHOLE: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
     """Gradients of k, v and the right factor, per query head: a program owns a block of keys, tiles are transposed."""
@@ -255,6 +201,9 @@ def key_kernel(
     q_docs_ptr += b * q_docs_stride
     k_docs_ptr += b * k_docs_stride
     mask_ptr += b * mask_stride_b + h * mask_stride_h
+    rows_at = pair * q_len * (2 * reach + 1)
+    rows_ptr += rows_at
+    grad_weights_ptr += rows_at
     length = k_len
     if LENGTHS:
         length = tl.load(lengths_ptr + b).to(tl.int32)
@@ -284,6 +233,12 @@ def key_kernel(
         border = q_len
     unchecked = tl.maximum(unchecked, border)
     last = q_len
+    if DOCUMENTS:
+        low, high = least_and_greatest(k_docs_ptr, offs_k, k_len)
+        first_q, stop_q = document_span(q_docs_ptr, q_len, low, high, 1024)
+        first = tl.maximum(first, first_q // BLOCK_Q * BLOCK_Q)
+        border = tl.minimum(border, stop_q)
+        unchecked, last = border, border
     if start_k >= length:
         first, border, unchecked, last = 0, 0, 0, 0
     for part in tl.static_range(3):  # checked, unchecked, checked
@@ -301,6 +256,12 @@ def key_kernel(
             if LOW_RANK:
                 left_tile = load_columns(left_ptr, offs_q, offs_r, q_len, rank, rank, False)
                 s += tl.dot(right_tile, left_tile, input_precision=PRECISION) * LOG2E
+            if RELATIVE:
+                tile = relative_tile(
+                    rows_ptr, start_q, start_k, offs_q[None, :], offs_k[:, None], q_len, rows_shift, reach,
+                    BLOCK_Q, BLOCK_K,
+                )  # fmt: skip
+                s += tile * LOG2E
             p = tl.exp2(s - lse[None, :])
             if part != 1:
                 ok = allowed_tile(
@@ -309,6 +270,11 @@ def key_kernel(
                 )  # fmt: skip
                 p = tl.where(ok, p, 0.0)
             dp = tl.dot(v_tile, tl.trans(grad_tile), input_precision=PRECISION)
+            if WEIGHTS:
+                dp += relative_tile(
+                    grad_weights_ptr, start_q, start_k, offs_q[None, :], offs_k[:, None], q_len, rows_shift, reach,
+                    BLOCK_Q, BLOCK_K,
+                )  # fmt: skip
             weight = p
             if DROPOUT:
                 keep = kept(seed, pair, offs_q[None, :], offs_k[:, None], k_len, dropout)
@@ -332,14 +298,16 @@ def key_kernel(
 
 @triton.jit
 def diagonal_kernel(
-    q_ptr, k_ptr, v_ptr, grad_ptr, lse_ptr, delta_ptr, sums_ptr,
+    q_ptr, k_ptr, v_ptr, grad_ptr, grad_weights_ptr, lse_ptr, delta_ptr, sums_ptr,
     toe_ptr, toe_stride_b, toe_stride_h, toe_width, toe_shift,
     left_ptr, left_stride_b, left_stride_h, right_ptr, right_stride_b, right_stride_h,
+    rows_ptr, reach, rows_shift,
     lengths_ptr, q_docs_ptr, q_docs_stride, k_docs_ptr, k_docs_stride,
     mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q,
     scale, dropout, seed_ptr, heads, groups, q_len, k_len, width, v_width, rank, batch, together, chunks,
-    LOW_RANK: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr,
-    DOCUMENTS: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr, PRECISION: tl.constexpr,
+    LOW_RANK: tl.constexpr, RELATIVE: tl.constexpr, WEIGHTS: tl.constexpr,
+    CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, DOCUMENTS: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr,
+    WHOLE: tl.constexpr, PRECISION: tl.constexpr,
     EDGES: tl.constexpr,  # whether some tile needs a check
     BLOCK: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
@@ -379,31 +347,49 @@ def diagonal_kernel(
         length = k_len
         if LENGTHS:
             length = tl.load(lengths_ptr + b).to(tl.int32)
-        q_tile = load_rows(q_ptr + pair * q_len * width, offs_q, offs_d, q_len, width, width, WHOLE)
-        k_tile = load_columns(k_ptr + pair_k * k_len * width, offs_k, offs_d, k_len, width, width, WHOLE)
-        grad_tile = load_rows(grad_ptr + pair * q_len * v_width, offs_q, offs_v, q_len, v_width, v_width, WHOLE)
-        v_tile = load_columns(v_ptr + pair_k * k_len * v_width, offs_k, offs_v, k_len, v_width, v_width, WHOLE)
-        lse = tl.load(lse_ptr + pair * q_len + offs_q, mask=offs_q < q_len, other=float("inf"))
-        delta = tl.load(delta_ptr + pair * q_len + offs_q, mask=offs_q < q_len, other=0.0)
-        s = tl.dot(q_tile, k_tile, input_precision=PRECISION) * factor + bias
-        if LOW_RANK:
-            left = left_ptr + b * left_stride_b + h * left_stride_h
-            right = right_ptr + b * right_stride_b + h * right_stride_h
-            left_tile = load_rows(left, offs_q, offs_r, q_len, rank, rank, False)
-            right_tile = load_columns(right, offs_k, offs_r, k_len, rank, rank, False)
-            s += tl.dot(left_tile, right_tile, input_precision=PRECISION) * LOG2E
-        p = tl.exp2(s - lse[:, None])
-        if EDGES:
-            ok = allowed_tile(
-                offs_q[:, None] < q_len, offs_q[:, None], offs_k[None, :], q_len, k_len, length,
-                q_docs_ptr + b * q_docs_stride, k_docs_ptr + b * k_docs_stride,
-                mask_ptr + b * mask_stride_b + h * mask_stride_h, mask_stride_q, CAUSAL, DOCUMENTS, MASK,
-            )  # fmt: skip
-            p = tl.where(ok, p, 0.0)
-        dp = tl.dot(grad_tile, v_tile, input_precision=PRECISION)
-        if DROPOUT:
-            dp *= kept(seed, pair, offs_q[:, None], offs_k[None, :], k_len, dropout)
-        acc += p * (dp - delta[:, None])
+        meets = True
+        if DOCUMENTS:
+            q_low, q_high = least_and_greatest(q_docs_ptr + b * q_docs_stride, offs_q, q_len)
+            k_low, k_high = least_and_greatest(k_docs_ptr + b * k_docs_stride, offs_k, k_len)
+            meets = (q_low <= k_high) & (k_low <= q_high)
+        if meets:
+            q_tile = load_rows(q_ptr + pair * q_len * width, offs_q, offs_d, q_len, width, width, WHOLE)
+            k_tile = load_columns(k_ptr + pair_k * k_len * width, offs_k, offs_d, k_len, width, width, WHOLE)
+            grad_tile = load_rows(grad_ptr + pair * q_len * v_width, offs_q, offs_v, q_len, v_width, v_width, WHOLE)
+            v_tile = load_columns(v_ptr + pair_k * k_len * v_width, offs_k, offs_v, k_len, v_width, v_width, WHOLE)
+            lse = tl.load(lse_ptr + pair * q_len + offs_q, mask=offs_q < q_len, other=float("inf"))
+            delta = tl.load(delta_ptr + pair * q_len + offs_q, mask=offs_q < q_len, other=0.0)
+            s = tl.dot(q_tile, k_tile, input_precision=PRECISION) * factor + bias
+            if LOW_RANK:
+                left = left_ptr + b * left_stride_b + h * left_stride_h
+                right = right_ptr + b * right_stride_b + h * right_stride_h
+                left_tile = load_rows(left, offs_q, offs_r, q_len, rank, rank, False)
+                right_tile = load_columns(right, offs_k, offs_r, k_len, rank, rank, False)
+                s += tl.dot(left_tile, right_tile, input_precision=PRECISION) * LOG2E
+            rows_at = pair * q_len * (2 * reach + 1)
+            if RELATIVE:
+                tile = relative_tile(
+                    rows_ptr + rows_at, start_q, start_k, offs_q[:, None], offs_k[None, :], q_len, rows_shift, reach,
+                    BLOCK, BLOCK,
+                )  # fmt: skip
+                s += tile * LOG2E
+            p = tl.exp2(s - lse[:, None])
+            if EDGES:
+                ok = allowed_tile(
+                    offs_q[:, None] < q_len, offs_q[:, None], offs_k[None, :], q_len, k_len, length,
+                    q_docs_ptr + b * q_docs_stride, k_docs_ptr + b * k_docs_stride,
+                    mask_ptr + b * mask_stride_b + h * mask_stride_h, mask_stride_q, CAUSAL, DOCUMENTS, MASK,
+                )  # fmt: skip
+                p = tl.where(ok, p, 0.0)
+            dp = tl.dot(grad_tile, v_tile, input_precision=PRECISION)
+            if WEIGHTS:
+                dp += relative_tile(
+                    grad_weights_ptr + rows_at, start_q, start_k, offs_q[:, None], offs_k[None, :], q_len,
+                    rows_shift, reach, BLOCK, BLOCK,
+                )  # fmt: skip
+            if DROPOUT:
+                dp *= kept(seed, pair, offs_q[:, None], offs_k[None, :], k_len, dropout)
+            acc += p * (dp - delta[:, None])
     low, high = diagonal_sums(acc, BLOCK)
     row = ((group * heads + h).to(tl.int64) * diagonals + diagonal) * chunks + chunk
     tl.store(sums_ptr + row * 2 * BLOCK + offs, low)

@@ -1,0 +1,112 @@
+"""Launching the one-tile kernels: the bias becomes a small matrix that the batch shares, its gradient its parts'."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+import triton
+from torch import Tensor
+
+from headway.attention.triton import short_kernels
+
+if TYPE_CHECKING:
+    from headway.attention.triton.op import Call
+
+LOG2E = 1.4426950408889634
+LONGEST = 128
+
+
+def fits(q: Tensor, v: Tensor, *parts: Tensor | None) -> bool:
+    """Whether the scores are one tile, and the parts of the bias are shared by the batch."""
+    longest = LONGEST if q.dtype != torch.float32 else LONGEST // 2
+    lengths = (q.shape[2], v.shape[2])
+    widest = max(q.shape[3], v.shape[3])
+    shared = all(part is None or part.shape[0] == 1 for part in parts)
+    return shared and widest <= 64 and min(lengths) >= 16 and max(lengths) <= longest
+
+
+def forward(call: Call, values: Tensor | None) -> tuple[Tensor, Tensor]:  # output, log2 of the denominators
+    q, v = call.q, call.v
+    out = q.new_empty(*q.shape[:3], v.shape[3])
+    lse = q.new_empty(q.shape[:3], dtype=torch.float32)
+    setting = call.config("short forward")
+    block_q = min(setting.pop("BLOCK_Q"), _block(q.shape[2]))
+    blocks_q = triton.cdiv(q.shape[2], block_q)
+    chunks = _chunks(call, setting.pop("programs"), blocks_q)
+    short_kernels.short_forward_kernel[(q.shape[1] * chunks * blocks_q,)](
+        q, call.k, v, out, lse, *_matrix(call, values), *call.masks, *call.sizes, q.shape[0], chunks,
+        BLOCK_Q=block_q, BLOCK_K=_block(call.k.shape[2]), **_flags(call, values, block_q), **setting,
+    )  # fmt: skip
+    return out, lse
+
+
+def backward(
+    call: Call, values: Tensor | None, grad: Tensor, lse: Tensor, learned: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:  # of q, k, v, values, left, right
+    q, k, v = call.q, call.k, call.v
+    batch, heads, q_len, width = q.shape
+    k_len, v_width = v.shape[2:]
+    dq = torch.empty_like(q)
+    dk = q.new_empty(batch, heads, k_len, width)
+    dv = q.new_empty(batch, heads, k_len, v_width)
+    setting = call.config("short backward")
+    chunks = _chunks(call, setting.pop("programs"), 1)
+    learned = learned or call.left is not None
+    partial = q.new_empty((chunks, heads, q_len, k_len) if learned else (0,), dtype=torch.float32)
+    short_kernels.short_backward_kernel[(heads * chunks,)](
+        q, k, v, grad, lse, dq, dk, dv, partial, *_matrix(call, values), *call.masks, *call.sizes, batch, chunks,
+        LEARNED=learned, BLOCK_Q=_block(q_len), BLOCK_K=_block(k_len),
+        **_flags(call, values, _block(q_len)), **setting,
+    )  # fmt: skip
+    if not learned:
+        return dq, dk, dv, None, None, None
+    total = partial.sum(0)  # (H, Lq, Lk)
+    dleft = dright = None
+    if call.left is not None and call.right is not None:
+        dleft = (total @ call.right[0].to(total.dtype))[None]
+        dright = (total.mT @ call.left[0].to(total.dtype))[None]
+    return dq, dk, dv, None if values is None else diagonal_sums(total)[None], dleft, dright
+
+
+def diagonal_sums(matrix: Tensor) -> Tensor:  # (H, Lq, Lk) -> (H, Lq + Lk - 1), offset -(Lq - 1) first
+    """Sums along diagonals: in rows one step longer than the count of offsets, diagonals of the reversed rows align."""
+    q_len, k_len = matrix.shape[-2:]
+    padded = F.pad(matrix.flip(-2), (0, q_len)).flatten(1)[:, :-q_len]
+    return padded.view(-1, q_len, q_len + k_len - 1).sum(1)
+
+
+def _matrix(call: Call, values: Tensor | None) -> tuple[Tensor, int]:
+    """The bias of each head in units of log 2, (H|1, Lq, Lk), and the stride of its heads."""
+    matrix: Tensor | None = None
+    if values is not None:
+        matrix = values[0].float().unfold(-1, call.k.shape[2], 1).flip(-2)
+    if call.left is not None and call.right is not None:
+        product = call.left[0].float() @ call.right[0].float().mT
+        matrix = product if matrix is None else matrix + product
+    if matrix is None:
+        return call.nothing, 0
+    if call.half:
+        matrix = (matrix * LOG2E).clamp(-60000.0, 60000.0).half()
+    else:
+        matrix = matrix * LOG2E
+    matrix = matrix.contiguous()
+    return matrix, 0 if matrix.shape[0] == 1 else matrix.stride(0)
+
+
+def _flags(call: Call, values: Tensor | None, block_q: int) -> dict[str, bool | str | int]:
+    masked = any(call.mask_flags[name] for name in ("CAUSAL", "LENGTHS", "DOCUMENTS", "MASK"))
+    whole = call.q.shape[2] % block_q == 0 and call.k.shape[2] == _block(call.k.shape[2])
+    flags = {**call.mask_flags, "BIAS": values is not None or call.left is not None, "EDGES": masked or not whole}
+    return {**flags, **call.width_flags}
+
+
+def _chunks(call: Call, programs: int, blocks: int) -> int:
+    """Into how many parts the batch is cut, so that there are about `programs` programs for each multiprocessor."""
+    wanted = programs * call.multiprocessors // (call.q.shape[1] * blocks)
+    return max(1, min(wanted, call.q.shape[0]))
+
+
+def _block(length: int) -> int:
+    return max(16, int(triton.next_power_of_2(length)))
