@@ -49,11 +49,12 @@ def query_kernel(
     rows_ptr, reach, rows_shift,
     lengths_ptr, q_docs_ptr, q_docs_stride, k_docs_ptr, k_docs_stride,
     mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q,
-    scale, dropout, seed_ptr, heads, groups, q_len, k_len, width, v_width, rank,
+    scale, dropout, seed_ptr, heads, groups, q_len, k_len,
     TOEPLITZ: tl.constexpr, LOW_RANK: tl.constexpr, RELATIVE: tl.constexpr, WEIGHTS: tl.constexpr,
     CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, DOCUMENTS: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr,
-    WHOLE: tl.constexpr, PRECISION: tl.constexpr,
+    WHOLE: tl.constexpr, WHOLE_R: tl.constexpr, PRECISION: tl.constexpr, EDGES: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_R: tl.constexpr,
+    WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, RANK: tl.constexpr,
 ):  # fmt: skip
     """Gradients of q and of the left factor: a program owns a block of queries and goes over the keys."""
     blocks_q = tl.cdiv(q_len, BLOCK_Q)
@@ -63,10 +64,10 @@ def query_kernel(
     pair = (tl.program_id(0) // blocks_q).to(tl.int64)
     b, h = pair // heads, pair % heads
     pair_k = b * (heads // groups) + h // groups
-    q_ptr += pair * q_len * width
-    k_ptr += pair_k * k_len * width
-    v_ptr += pair_k * k_len * v_width
-    grad_ptr += pair * q_len * v_width
+    q_ptr += pair * q_len * WIDTH
+    k_ptr += pair_k * k_len * WIDTH
+    v_ptr += pair_k * k_len * V_WIDTH
+    grad_ptr += pair * q_len * V_WIDTH
     toe_ptr += b * toe_stride_b + h * toe_stride_h
     left_ptr += b * left_stride_b + h * left_stride_h
     right_ptr += b * right_stride_b + h * right_stride_h
@@ -86,13 +87,13 @@ def query_kernel(
 
     offs_q = start_q + tl.arange(0, BLOCK_Q)
     offs_d, offs_v, offs_r = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_R)
-    q_tile = load_rows(q_ptr, offs_q, offs_d, q_len, width, width, WHOLE)
-    grad_tile = load_rows(grad_ptr, offs_q, offs_v, q_len, v_width, v_width, WHOLE)
+    q_tile = load_rows(q_ptr, offs_q, offs_d, q_len, WIDTH, WHOLE, True)
+    grad_tile = load_rows(grad_ptr, offs_q, offs_v, q_len, V_WIDTH, WHOLE, True)
     lse = tl.load(lse_ptr + pair * q_len + offs_q, mask=offs_q < q_len, other=float("inf"))
     delta = tl.load(delta_ptr + pair * q_len + offs_q, mask=offs_q < q_len, other=0.0)
     dq = tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)
     if LOW_RANK:
-        left_tile = load_rows(left_ptr, offs_q, offs_r, q_len, rank, rank, False)
+        left_tile = load_rows(left_ptr, offs_q, offs_r, q_len, RANK, WHOLE_R, True)
         dleft = tl.zeros([BLOCK_Q, BLOCK_R], tl.float32)
     factor = scale * LOG2E
     stop, whole = key_limits(start_q, q_len, k_len, length, BLOCK_Q, BLOCK_K, CAUSAL)
@@ -106,18 +107,18 @@ def query_kernel(
         whole = begin_k
     if RELATIVE:
         far_left, far_right = tl.zeros([BLOCK_Q], tl.float32), tl.zeros([BLOCK_Q], tl.float32)
-    for checked in tl.static_range(2):
+    for checked in tl.static_range(2 if EDGES else 1):
         begin, end = (begin_k, whole) if checked == 0 else (whole, stop)
         for start_k in range(begin, end, BLOCK_K):
             start_k = tl.multiple_of(start_k, BLOCK_K)
             offs_k = start_k + tl.arange(0, BLOCK_K)
-            k_tile = load_columns(k_ptr, offs_k, offs_d, k_len, width, width, WHOLE)
-            v_tile = load_columns(v_ptr, offs_k, offs_v, k_len, v_width, v_width, WHOLE)
+            k_tile = load_columns(k_ptr, offs_k, offs_d, k_len, WIDTH, WHOLE, checked == 1)
+            v_tile = load_columns(v_ptr, offs_k, offs_v, k_len, V_WIDTH, WHOLE, checked == 1)
             s = tl.dot(q_tile, k_tile, input_precision=PRECISION) * factor
             if TOEPLITZ:
                 s += toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_q, offs_k)
             if LOW_RANK:
-                right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, rank, rank, False)
+                right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, RANK, WHOLE_R, checked == 1)
                 s += tl.dot(left_tile, right_tile, input_precision=PRECISION) * LOG2E
             if RELATIVE:
                 tile = relative_tile(
@@ -162,11 +163,11 @@ def query_kernel(
         row_ptrs = drows_ptr + offs_q.to(tl.int64) * (2 * reach + 1)
         tl.store(row_ptrs, far_left.to(drows_ptr.dtype.element_ty), mask=offs_q < q_len)
         tl.store(row_ptrs + 2 * reach, far_right.to(drows_ptr.dtype.element_ty), mask=offs_q < q_len)
-    dq_ptrs = dq_ptr + pair * q_len * width + offs_q.to(tl.int64)[:, None] * width + offs_d[None, :]
-    tl.store(dq_ptrs, (dq * scale).to(dq_ptr.dtype.element_ty), mask=rows & (offs_d[None, :] < width))
+    dq_ptrs = dq_ptr + pair * q_len * WIDTH + offs_q.to(tl.int64)[:, None] * WIDTH + offs_d[None, :]
+    tl.store(dq_ptrs, (dq * scale).to(dq_ptr.dtype.element_ty), mask=rows & (offs_d[None, :] < WIDTH))
     if LOW_RANK:
-        dleft_ptrs = dleft_ptr + pair * q_len * rank + offs_q.to(tl.int64)[:, None] * rank + offs_r[None, :]
-        tl.store(dleft_ptrs, dleft.to(dleft_ptr.dtype.element_ty), mask=rows & (offs_r[None, :] < rank))
+        dleft_ptrs = dleft_ptr + pair * q_len * RANK + offs_q.to(tl.int64)[:, None] * RANK + offs_r[None, :]
+        tl.store(dleft_ptrs, dleft.to(dleft_ptr.dtype.element_ty), mask=rows & (offs_r[None, :] < RANK))
 
 
 @triton.jit
@@ -177,11 +178,12 @@ def key_kernel(
     rows_ptr, reach, rows_shift,
     lengths_ptr, q_docs_ptr, q_docs_stride, k_docs_ptr, k_docs_stride,
     mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q,
-    scale, dropout, seed_ptr, heads, groups, q_len, k_len, width, v_width, rank,
+    scale, dropout, seed_ptr, heads, groups, q_len, k_len,
     TOEPLITZ: tl.constexpr, LOW_RANK: tl.constexpr, RELATIVE: tl.constexpr, WEIGHTS: tl.constexpr,
     CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, DOCUMENTS: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr,
-    WHOLE: tl.constexpr, PRECISION: tl.constexpr,
+    WHOLE: tl.constexpr, WHOLE_R: tl.constexpr, PRECISION: tl.constexpr, EDGES: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_R: tl.constexpr,
+    WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, RANK: tl.constexpr,
 ):  # fmt: skip
     """Gradients of k, v and the right factor, per query head: a program owns a block of keys, tiles are transposed."""
     blocks_k = tl.cdiv(k_len, BLOCK_K)
@@ -189,10 +191,10 @@ def key_kernel(
     pair = (tl.program_id(0) // blocks_k).to(tl.int64)
     b, h = pair // heads, pair % heads
     pair_k = b * (heads // groups) + h // groups
-    q_ptr += pair * q_len * width
-    k_ptr += pair_k * k_len * width
-    v_ptr += pair_k * k_len * v_width
-    grad_ptr += pair * q_len * v_width
+    q_ptr += pair * q_len * WIDTH
+    k_ptr += pair_k * k_len * WIDTH
+    v_ptr += pair_k * k_len * V_WIDTH
+    grad_ptr += pair * q_len * V_WIDTH
     lse_ptr += pair * q_len
     delta_ptr += pair * q_len
     toe_ptr += b * toe_stride_b + h * toe_stride_h
@@ -213,12 +215,12 @@ def key_kernel(
 
     offs_k = start_k + tl.arange(0, BLOCK_K)
     offs_d, offs_v, offs_r = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_R)
-    k_tile = load_rows(k_ptr, offs_k, offs_d, k_len, width, width, WHOLE)
-    v_tile = load_rows(v_ptr, offs_k, offs_v, k_len, v_width, v_width, WHOLE)
+    k_tile = load_rows(k_ptr, offs_k, offs_d, k_len, WIDTH, WHOLE, True)
+    v_tile = load_rows(v_ptr, offs_k, offs_v, k_len, V_WIDTH, WHOLE, True)
     dk = tl.zeros([BLOCK_K, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_K, BLOCK_V], tl.float32)
     if LOW_RANK:
-        right_tile = load_rows(right_ptr, offs_k, offs_r, k_len, rank, rank, False)
+        right_tile = load_rows(right_ptr, offs_k, offs_r, k_len, RANK, WHOLE_R, True)
         dright = tl.zeros([BLOCK_K, BLOCK_R], tl.float32)
     factor = scale * LOG2E
     first = 0
@@ -241,20 +243,23 @@ def key_kernel(
         unchecked, last = border, border
     if start_k >= length:
         first, border, unchecked, last = 0, 0, 0, 0
-    for part in tl.static_range(3):  # checked, unchecked, checked
-        begin, end = (first, border) if part == 0 else ((border, unchecked) if part == 1 else (unchecked, last))
+    for part in tl.static_range(3 if EDGES else 1):  # unchecked, then the checked ones before and after
+        begin, end = (border, unchecked) if part == 0 else ((first, border) if part == 1 else (unchecked, last))
         for start_q in range(begin, end, BLOCK_Q):
             start_q = tl.multiple_of(start_q, BLOCK_Q)
             offs_q = start_q + tl.arange(0, BLOCK_Q)
-            q_tile = load_columns(q_ptr, offs_q, offs_d, q_len, width, width, WHOLE)
-            grad_tile = load_rows(grad_ptr, offs_q, offs_v, q_len, v_width, v_width, WHOLE)
-            lse = tl.load(lse_ptr + offs_q, mask=offs_q < q_len, other=float("inf"))
-            delta = tl.load(delta_ptr + offs_q, mask=offs_q < q_len, other=0.0)
+            q_tile = load_columns(q_ptr, offs_q, offs_d, q_len, WIDTH, WHOLE, part != 0)
+            grad_tile = load_rows(grad_ptr, offs_q, offs_v, q_len, V_WIDTH, WHOLE, part != 0)
+            if part == 0:
+                lse, delta = tl.load(lse_ptr + offs_q), tl.load(delta_ptr + offs_q)
+            else:
+                lse = tl.load(lse_ptr + offs_q, mask=offs_q < q_len, other=float("inf"))
+                delta = tl.load(delta_ptr + offs_q, mask=offs_q < q_len, other=0.0)
             s = tl.dot(k_tile, q_tile, input_precision=PRECISION) * factor  # (BLOCK_K, BLOCK_Q)
             if TOEPLITZ:
                 s += toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_k, offs_q)
             if LOW_RANK:
-                left_tile = load_columns(left_ptr, offs_q, offs_r, q_len, rank, rank, False)
+                left_tile = load_columns(left_ptr, offs_q, offs_r, q_len, RANK, WHOLE_R, part != 0)
                 s += tl.dot(right_tile, left_tile, input_precision=PRECISION) * LOG2E
             if RELATIVE:
                 tile = relative_tile(
@@ -263,7 +268,7 @@ def key_kernel(
                 )  # fmt: skip
                 s += tile * LOG2E
             p = tl.exp2(s - lse[None, :])
-            if part != 1:
+            if part != 0:
                 ok = allowed_tile(
                     offs_q[None, :] < q_len, offs_q[None, :], offs_k[:, None], q_len, k_len, length,
                     q_docs_ptr, k_docs_ptr, mask_ptr, mask_stride_q, CAUSAL, DOCUMENTS, MASK,
@@ -287,13 +292,13 @@ def key_kernel(
                 dright = tl.dot(ds.to(left_tile.dtype), tl.trans(left_tile), dright, input_precision=PRECISION)
     rows = offs_k[:, None] < k_len
     at = offs_k.to(tl.int64)[:, None]
-    dk_ptrs = dk_ptr + pair * k_len * width + at * width + offs_d[None, :]
-    tl.store(dk_ptrs, (dk * scale).to(dk_ptr.dtype.element_ty), mask=rows & (offs_d[None, :] < width))
-    dv_ptrs = dv_ptr + pair * k_len * v_width + at * v_width + offs_v[None, :]
-    tl.store(dv_ptrs, dv.to(dv_ptr.dtype.element_ty), mask=rows & (offs_v[None, :] < v_width))
+    dk_ptrs = dk_ptr + pair * k_len * WIDTH + at * WIDTH + offs_d[None, :]
+    tl.store(dk_ptrs, (dk * scale).to(dk_ptr.dtype.element_ty), mask=rows & (offs_d[None, :] < WIDTH))
+    dv_ptrs = dv_ptr + pair * k_len * V_WIDTH + at * V_WIDTH + offs_v[None, :]
+    tl.store(dv_ptrs, dv.to(dv_ptr.dtype.element_ty), mask=rows & (offs_v[None, :] < V_WIDTH))
     if LOW_RANK:
-        dright_ptrs = dright_ptr + pair * k_len * rank + at * rank + offs_r[None, :]
-        tl.store(dright_ptrs, dright.to(dright_ptr.dtype.element_ty), mask=rows & (offs_r[None, :] < rank))
+        dright_ptrs = dright_ptr + pair * k_len * RANK + at * RANK + offs_r[None, :]
+        tl.store(dright_ptrs, dright.to(dright_ptr.dtype.element_ty), mask=rows & (offs_r[None, :] < RANK))
 
 
 @triton.jit
@@ -304,17 +309,18 @@ def diagonal_kernel(
     rows_ptr, reach, rows_shift,
     lengths_ptr, q_docs_ptr, q_docs_stride, k_docs_ptr, k_docs_stride,
     mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q,
-    scale, dropout, seed_ptr, heads, groups, q_len, k_len, width, v_width, rank, batch, together, chunks,
+    scale, dropout, seed_ptr, heads, groups, q_len, k_len, batch, together, chunks,
     LOW_RANK: tl.constexpr, RELATIVE: tl.constexpr, WEIGHTS: tl.constexpr,
     CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, DOCUMENTS: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr,
-    WHOLE: tl.constexpr, PRECISION: tl.constexpr,
+    WHOLE: tl.constexpr, WHOLE_R: tl.constexpr, PRECISION: tl.constexpr,
     EDGES: tl.constexpr,  # whether some tile needs a check
     BLOCK: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_R: tl.constexpr,
+    WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, RANK: tl.constexpr,
 ):  # fmt: skip
     """Gradient of a Toeplitz bias: a program owns a diagonal of square tiles and adds them up over the batch.
 
     All tiles of one diagonal hold the same offsets at the same places, so the gradient of the scores is summed in
-    registers, and turned from diagonals into offsets once, at the end. The bias tile too is loaded once.
+    registers, and turned from diagonals into offsets once, at the end.
     """
     blocks_q, blocks_k = tl.cdiv(q_len, BLOCK), tl.cdiv(k_len, BLOCK)
     diagonals = blocks_q + blocks_k - 1
@@ -324,12 +330,13 @@ def diagonal_kernel(
     gap = diagonal - (blocks_q - 1)
     first_q = tl.maximum(-gap, 0)
     along = tl.minimum(blocks_q - 1, blocks_k - 1 - gap) - first_q + 1  # tiles on this diagonal
-    offs, offs_d, offs_v = tl.arange(0, BLOCK), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V)
-    offs_r = tl.arange(0, BLOCK_R)
+    HALF: tl.constexpr = BLOCK // 2  # rows are taken in two halves, which need fewer registers at a time
+    half_rows, offs = tl.arange(0, HALF), tl.arange(0, BLOCK)
+    offs_d, offs_v, offs_r = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_R)
     factor = scale * LOG2E
     toe_ptr += group.to(tl.int64) * toe_stride_b + h * toe_stride_h
-    bias = toeplitz_tile(toe_ptr, toe_width, toe_shift, first_q * BLOCK + offs, (first_q + gap) * BLOCK + offs)
-    acc = tl.zeros([BLOCK, BLOCK], tl.float32)
+    upper = tl.zeros([HALF, BLOCK], tl.float32)
+    lower = tl.zeros([HALF, BLOCK], tl.float32)
     seed = 0
     if DROPOUT:
         seed = tl.load(seed_ptr)
@@ -339,9 +346,9 @@ def diagonal_kernel(
         end = begin
     for item in range(begin, end):
         b = (group * together + item // along).to(tl.int64)
-        start_q = (first_q + item % along) * BLOCK
-        start_k = start_q + gap * BLOCK
-        offs_q, offs_k = start_q + offs, start_k + offs
+        tile_q = (first_q + item % along) * BLOCK
+        start_k = tile_q + gap * BLOCK
+        offs_k = start_k + offs
         pair = b * heads + h
         pair_k = b * (heads // groups) + h // groups
         length = k_len
@@ -349,48 +356,58 @@ def diagonal_kernel(
             length = tl.load(lengths_ptr + b).to(tl.int32)
         meets = True
         if DOCUMENTS:
-            q_low, q_high = least_and_greatest(q_docs_ptr + b * q_docs_stride, offs_q, q_len)
+            q_low, q_high = least_and_greatest(q_docs_ptr + b * q_docs_stride, tile_q + offs, q_len)
             k_low, k_high = least_and_greatest(k_docs_ptr + b * k_docs_stride, offs_k, k_len)
             meets = (q_low <= k_high) & (k_low <= q_high)
         if meets:
-            q_tile = load_rows(q_ptr + pair * q_len * width, offs_q, offs_d, q_len, width, width, WHOLE)
-            k_tile = load_columns(k_ptr + pair_k * k_len * width, offs_k, offs_d, k_len, width, width, WHOLE)
-            grad_tile = load_rows(grad_ptr + pair * q_len * v_width, offs_q, offs_v, q_len, v_width, v_width, WHOLE)
-            v_tile = load_columns(v_ptr + pair_k * k_len * v_width, offs_k, offs_v, k_len, v_width, v_width, WHOLE)
-            lse = tl.load(lse_ptr + pair * q_len + offs_q, mask=offs_q < q_len, other=float("inf"))
-            delta = tl.load(delta_ptr + pair * q_len + offs_q, mask=offs_q < q_len, other=0.0)
-            s = tl.dot(q_tile, k_tile, input_precision=PRECISION) * factor + bias
-            if LOW_RANK:
-                left = left_ptr + b * left_stride_b + h * left_stride_h
-                right = right_ptr + b * right_stride_b + h * right_stride_h
-                left_tile = load_rows(left, offs_q, offs_r, q_len, rank, rank, False)
-                right_tile = load_columns(right, offs_k, offs_r, k_len, rank, rank, False)
-                s += tl.dot(left_tile, right_tile, input_precision=PRECISION) * LOG2E
-            rows_at = pair * q_len * (2 * reach + 1)
-            if RELATIVE:
-                tile = relative_tile(
-                    rows_ptr + rows_at, start_q, start_k, offs_q[:, None], offs_k[None, :], q_len, rows_shift, reach,
-                    BLOCK, BLOCK,
-                )  # fmt: skip
-                s += tile * LOG2E
-            p = tl.exp2(s - lse[:, None])
-            if EDGES:
-                ok = allowed_tile(
-                    offs_q[:, None] < q_len, offs_q[:, None], offs_k[None, :], q_len, k_len, length,
-                    q_docs_ptr + b * q_docs_stride, k_docs_ptr + b * k_docs_stride,
-                    mask_ptr + b * mask_stride_b + h * mask_stride_h, mask_stride_q, CAUSAL, DOCUMENTS, MASK,
-                )  # fmt: skip
-                p = tl.where(ok, p, 0.0)
-            dp = tl.dot(grad_tile, v_tile, input_precision=PRECISION)
-            if WEIGHTS:
-                dp += relative_tile(
-                    grad_weights_ptr + rows_at, start_q, start_k, offs_q[:, None], offs_k[None, :], q_len,
-                    rows_shift, reach, BLOCK, BLOCK,
-                )  # fmt: skip
-            if DROPOUT:
-                dp *= kept(seed, pair, offs_q[:, None], offs_k[None, :], k_len, dropout)
-            acc += p * (dp - delta[:, None])
-    low, high = diagonal_sums(acc, BLOCK)
+            k_tile = load_columns(k_ptr + pair_k * k_len * WIDTH, offs_k, offs_d, k_len, WIDTH, WHOLE, EDGES)
+            v_tile = load_columns(v_ptr + pair_k * k_len * V_WIDTH, offs_k, offs_v, k_len, V_WIDTH, WHOLE, EDGES)
+            for half in tl.static_range(2):
+                start_q = tile_q + half * HALF
+                offs_q = start_q + half_rows
+                q_tile = load_rows(q_ptr + pair * q_len * WIDTH, offs_q, offs_d, q_len, WIDTH, WHOLE, EDGES)
+                grad_tile = load_rows(grad_ptr + pair * q_len * V_WIDTH, offs_q, offs_v, q_len, V_WIDTH, WHOLE, EDGES)
+                lse = tl.load(lse_ptr + pair * q_len + offs_q, mask=offs_q < q_len, other=float("inf"))
+                delta = tl.load(delta_ptr + pair * q_len + offs_q, mask=offs_q < q_len, other=0.0)
+                s = tl.dot(q_tile, k_tile, input_precision=PRECISION) * factor
+                s += toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_q, offs_k)
+                if LOW_RANK:
+                    left = left_ptr + b * left_stride_b + h * left_stride_h
+                    right = right_ptr + b * right_stride_b + h * right_stride_h
+                    left_tile = load_rows(left, offs_q, offs_r, q_len, RANK, WHOLE_R, EDGES)
+                    right_tile = load_columns(right, offs_k, offs_r, k_len, RANK, WHOLE_R, EDGES)
+                    s += tl.dot(left_tile, right_tile, input_precision=PRECISION) * LOG2E
+                rows_at = pair * q_len * (2 * reach + 1)
+                if RELATIVE:
+                    tile = relative_tile(
+                        rows_ptr + rows_at, start_q, start_k, offs_q[:, None], offs_k[None, :], q_len,
+                        rows_shift, reach, HALF, BLOCK,
+                    )  # fmt: skip
+                    s += tile * LOG2E
+                p = tl.exp2(s - lse[:, None])
+                if EDGES:
+                    ok = allowed_tile(
+                        offs_q[:, None] < q_len, offs_q[:, None], offs_k[None, :], q_len, k_len, length,
+                        q_docs_ptr + b * q_docs_stride, k_docs_ptr + b * k_docs_stride,
+                        mask_ptr + b * mask_stride_b + h * mask_stride_h, mask_stride_q, CAUSAL, DOCUMENTS, MASK,
+                    )  # fmt: skip
+                    p = tl.where(ok, p, 0.0)
+                dp = tl.dot(grad_tile, v_tile, input_precision=PRECISION)
+                if WEIGHTS:
+                    dp += relative_tile(
+                        grad_weights_ptr + rows_at, start_q, start_k, offs_q[:, None], offs_k[None, :], q_len,
+                        rows_shift, reach, HALF, BLOCK,
+                    )  # fmt: skip
+                if DROPOUT:
+                    dp *= kept(seed, pair, offs_q[:, None], offs_k[None, :], k_len, dropout)
+                ds = p * (dp - delta[:, None])
+                if half == 0:
+                    upper += ds
+                else:
+                    lower += ds
     row = ((group * heads + h).to(tl.int64) * diagonals + diagonal) * chunks + chunk
-    tl.store(sums_ptr + row * 2 * BLOCK + offs, low)
-    tl.store(sums_ptr + row * 2 * BLOCK + BLOCK + offs, high)
+    sums_ptrs = sums_ptr + row * 4 * BLOCK + offs
+    for half in tl.static_range(2):
+        low, high = diagonal_sums(upper if half == 0 else lower, HALF, BLOCK)
+        tl.store(sums_ptrs + 2 * half * BLOCK, low)
+        tl.store(sums_ptrs + (2 * half + 1) * BLOCK, high)

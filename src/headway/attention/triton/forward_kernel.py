@@ -30,11 +30,12 @@ def forward_kernel(
     rows_ptr, reach, rows_shift,
     lengths_ptr, q_docs_ptr, q_docs_stride, k_docs_ptr, k_docs_stride,
     mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q,
-    scale, dropout, seed_ptr, heads, groups, q_len, k_len, width, v_width, rank,
+    scale, dropout, seed_ptr, heads, groups, q_len, k_len,
     TOEPLITZ: tl.constexpr, LOW_RANK: tl.constexpr, RELATIVE: tl.constexpr, WEIGHTS: tl.constexpr,
     CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, DOCUMENTS: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr,
-    WHOLE: tl.constexpr, PRECISION: tl.constexpr, REST: tl.constexpr,
+    WHOLE: tl.constexpr, WHOLE_R: tl.constexpr, PRECISION: tl.constexpr, REST: tl.constexpr, EDGES: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_R: tl.constexpr,
+    WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, RANK: tl.constexpr,
 ):  # fmt: skip
     blocks_q = tl.cdiv(q_len, BLOCK_Q)
     start_q = (tl.program_id(0) % blocks_q) * BLOCK_Q
@@ -43,9 +44,9 @@ def forward_kernel(
     pair = (tl.program_id(0) // blocks_q).to(tl.int64)  # batch * heads
     b, h = pair // heads, pair % heads
     pair_k = b * (heads // groups) + h // groups
-    q_ptr += pair * q_len * width
-    k_ptr += pair_k * k_len * width
-    v_ptr += pair_k * k_len * v_width
+    q_ptr += pair * q_len * WIDTH
+    k_ptr += pair_k * k_len * WIDTH
+    v_ptr += pair_k * k_len * V_WIDTH
     toe_ptr += b * toe_stride_b + h * toe_stride_h
     left_ptr += b * left_stride_b + h * left_stride_h
     right_ptr += b * right_stride_b + h * right_stride_h
@@ -63,9 +64,9 @@ def forward_kernel(
 
     offs_q = start_q + tl.arange(0, BLOCK_Q)
     offs_d, offs_v, offs_r = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_R)
-    q_tile = load_rows(q_ptr, offs_q, offs_d, q_len, width, width, WHOLE)
+    q_tile = load_rows(q_ptr, offs_q, offs_d, q_len, WIDTH, WHOLE, True)
     if LOW_RANK:
-        left_tile = load_rows(left_ptr, offs_q, offs_r, q_len, rank, rank, False)
+        left_tile = load_rows(left_ptr, offs_q, offs_r, q_len, RANK, WHOLE_R, True)
     factor = scale * LOG2E
     top = tl.full([BLOCK_Q], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_Q], tl.float32)
@@ -81,17 +82,17 @@ def forward_kernel(
         whole = begin_k
     if WEIGHTS:
         far_left, far_right = tl.zeros([BLOCK_Q], tl.float32), tl.zeros([BLOCK_Q], tl.float32)
-    for checked in tl.static_range(2):  # first the tiles that need no check, then the others
+    for checked in tl.static_range(2 if EDGES else 1):  # first the tiles that need no check, then the others
         begin, end = (begin_k, whole) if checked == 0 else (whole, stop)
         for start_k in range(begin, end, BLOCK_K):
             start_k = tl.multiple_of(start_k, BLOCK_K)
             offs_k = start_k + tl.arange(0, BLOCK_K)
-            k_tile = load_columns(k_ptr, offs_k, offs_d, k_len, width, width, WHOLE)
+            k_tile = load_columns(k_ptr, offs_k, offs_d, k_len, WIDTH, WHOLE, checked == 1)
             s = tl.dot(q_tile, k_tile, input_precision=PRECISION) * factor
             if TOEPLITZ:
                 s += toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_q, offs_k)
             if LOW_RANK:
-                right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, rank, rank, False)
+                right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, RANK, WHOLE_R, checked == 1)
                 s += tl.dot(left_tile, right_tile, input_precision=PRECISION) * LOG2E
             if RELATIVE:
                 tile = relative_tile(
@@ -117,7 +118,7 @@ def forward_kernel(
                     p, start_q, start_k, offs_q[:, None], offs_k[None, :], rows_shift, reach, BLOCK_Q, BLOCK_K
                 )
                 far_left, far_right = far_left * shrink + to_left, far_right * shrink + to_right
-            v_tile = load_rows(v_ptr, offs_k, offs_v, k_len, v_width, v_width, WHOLE)
+            v_tile = load_rows(v_ptr, offs_k, offs_v, k_len, V_WIDTH, WHOLE, checked == 1)
             acc = acc * shrink[:, None]
             acc = tl.dot(p.to(v_tile.dtype), v_tile, acc, input_precision=PRECISION)
             top = new_top
@@ -125,8 +126,8 @@ def forward_kernel(
     total = tl.where(seen, total, 1.0)
     acc = acc / total[:, None]
     lse = tl.where(seen, top + tl.log2(total), float("inf"))
-    out_at = pair * q_len * v_width + offs_q.to(tl.int64)[:, None] * v_width + offs_v[None, :]
-    in_out = (offs_q[:, None] < q_len) & (offs_v[None, :] < v_width)
+    out_at = pair * q_len * V_WIDTH + offs_q.to(tl.int64)[:, None] * V_WIDTH + offs_v[None, :]
+    in_out = (offs_q[:, None] < q_len) & (offs_v[None, :] < V_WIDTH)
     rounded = acc.to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + out_at, rounded, mask=in_out)
     if REST:
@@ -141,12 +142,12 @@ def forward_kernel(
         first = tl.maximum(start_q + rows_shift - reach + 1, begin_k) // BLOCK_K * BLOCK_K
         for start_k in range(first, tl.minimum(stop, start_q + BLOCK_Q + rows_shift + reach), BLOCK_K):
             offs_k = start_k + tl.arange(0, BLOCK_K)
-            k_tile = load_columns(k_ptr, offs_k, offs_d, k_len, width, width, WHOLE)
+            k_tile = load_columns(k_ptr, offs_k, offs_d, k_len, WIDTH, WHOLE, True)
             s = tl.dot(q_tile, k_tile, input_precision=PRECISION) * factor
             if TOEPLITZ:
                 s += toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_q, offs_k)
             if LOW_RANK:
-                right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, rank, rank, False)
+                right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, RANK, WHOLE_R, True)
                 s += tl.dot(left_tile, right_tile, input_precision=PRECISION) * LOG2E
             if RELATIVE:
                 tile = relative_tile(

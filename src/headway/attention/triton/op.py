@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import triton
 from torch import Tensor
 
@@ -73,8 +74,8 @@ def fused(
     grid = (triton.cdiv(q.shape[2], setting["BLOCK_Q"]) * q.shape[0] * q.shape[1],)
     forward_kernel.forward_kernel[grid](
         q, k, v, out, rest, lse, of_offsets,
-        *call.toeplitz(values, "rows", setting), *call.bias(rows, reach, shift), *call.masks, *call.sizes, call.rank,
-        REST=exact, **call.flags(values, rows, weights), **setting,
+        *call.toeplitz(values, "rows", setting), *call.bias(rows, reach, shift), *call.masks, *call.sizes,
+        REST=exact, EDGES=call.edges(1, setting["BLOCK_K"]), **call.flags(values, rows, weights), **setting,
     )  # fmt: skip
     return out, lse, of_offsets, rest
 
@@ -137,14 +138,14 @@ def fused_backward(
     setting = call.config("key")
     grid = (triton.cdiv(k_len, setting["BLOCK_K"]) * pairs,)
     backward_kernels.key_kernel[grid](
-        *before, dk, dv, dright, *call.toeplitz(values, "columns", setting), *bias, *call.masks, *call.sizes, call.rank,
-        **flags, **setting,
+        *before, dk, dv, dright, *call.toeplitz(values, "columns", setting), *bias, *call.masks, *call.sizes,
+        EDGES=call.edges(setting["BLOCK_Q"], setting["BLOCK_K"]), **flags, **setting,
     )  # fmt: skip
     setting = call.config("query")
     grid = (triton.cdiv(q_len, setting["BLOCK_Q"]) * pairs,)
     backward_kernels.query_kernel[grid](
-        *before, dq, dleft, drows, *call.toeplitz(values, "rows", setting), *bias, *call.masks, *call.sizes, call.rank,
-        **flags, **setting,
+        *before, dq, dleft, drows, *call.toeplitz(values, "rows", setting), *bias, *call.masks, *call.sizes,
+        EDGES=call.edges(1, setting["BLOCK_K"]), **flags, **setting,
     )  # fmt: skip
     dvalues = _toeplitz_grad(call, values, before, bias, flags) if values is not None and learned else None
     grads = (dq, dk, dv, dvalues, dleft, dright)
@@ -186,18 +187,24 @@ def _toeplitz_grad(
     together = batch // groups
     programs = DIAGONAL_PROGRAMS * call.multiprocessors // (diagonals * heads * groups)
     chunks = max(1, min(programs, together * min(blocks_q, blocks_k)))
-    sums = call.q.new_empty(groups, heads, diagonals, chunks, 2, block, dtype=torch.float32)
-    masked = any(flags[name] for name in ("CAUSAL", "LENGTHS", "DOCUMENTS", "MASK"))
+    sums = call.q.new_empty(groups, heads, diagonals, chunks, 2, 2, block, dtype=torch.float32)
     backward_kernels.diagonal_kernel[(diagonals * chunks, heads, groups)](
         *before, sums, *call.toeplitz(values, "rows", {"BLOCK_Q": block, "BLOCK_K": block}), *bias, *call.masks,
-        *call.sizes, call.rank, batch, together, chunks,
-        EDGES=masked or q_len % block != 0 or k_len % block != 0, BLOCK=block,
+        *call.sizes, batch, together, chunks,
+        EDGES=call.edges(block, block), BLOCK=block,
         **{name: flag for name, flag in flags.items() if name != "TOEPLITZ"}, **setting,
     )  # fmt: skip
-    low, high = sums.sum(3).unbind(3)  # of offsets below and from `gap * block` on, (G, H, diagonals, block)
-    total = torch.nn.functional.pad(low, (0, 0, 0, 1)) + torch.nn.functional.pad(high, (0, 0, 1, 0))
-    first = blocks_q * block - (q_len - 1)  # where offset -(Lq - 1) stands
-    return total.flatten(2)[..., first : first + q_len + k_len - 1]
+    # (G, H, diagonals, half, 2, block): of offsets below and from `gap * block` on, for the upper rows; for the lower
+    # rows the same from half a block less on.
+    upper, lower = sums.sum(3).unbind(3)
+    total = F.pad(_in_order(upper), (block // 2, 0)) + F.pad(_in_order(lower), (0, block // 2))
+    first = blocks_q * block - (q_len - 1) + block // 2  # where offset -(Lq - 1) stands
+    return total[..., first : first + q_len + k_len - 1]
+
+
+def _in_order(sums: Tensor) -> Tensor:  # (G, H, diagonals, 2, block) -> (G, H, (diagonals + 1) * block)
+    low, high = sums.unbind(3)
+    return (F.pad(low, (0, 0, 0, 1)) + F.pad(high, (0, 0, 1, 0))).flatten(2)
 
 
 def _summed(grad: Tensor, like: Tensor) -> Tensor:
@@ -244,7 +251,7 @@ class Call:
         )  # fmt: skip
         self.sizes = (
             scale, dropout, self.nothing if seed is None else seed,
-            q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3],
+            q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2],
         )  # fmt: skip
         self.mask_flags = {
             "CAUSAL": causal,
@@ -258,6 +265,8 @@ class Call:
             "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32",
             "BLOCK_D": max(16, triton.next_power_of_2(q.shape[3])),
             "BLOCK_V": max(16, triton.next_power_of_2(v.shape[3])),
+            "WIDTH": q.shape[3],
+            "V_WIDTH": v.shape[3],
         }
 
     def config(self, kind: str) -> Config:
@@ -278,7 +287,14 @@ class Call:
             **self.mask_flags,
             **self.width_flags,
             "BLOCK_R": max(16, triton.next_power_of_2(self.rank)),
+            "RANK": self.rank,
+            "WHOLE_R": _whole(self.rank),
         }
+
+    def edges(self, block_q: int, block_k: int) -> bool:
+        """Whether some tile has pairs that may not attend."""
+        masked = any(self.mask_flags[name] for name in ("CAUSAL", "LENGTHS", "DOCUMENTS", "MASK"))
+        return masked or self.q.shape[2] % block_q != 0 or self.k.shape[2] % block_k != 0
 
     def bias(self, rows: Tensor | None, reach: int, shift: int) -> tuple[Any, ...]:
         """The low-rank factors with their strides, and the scores of relative keys."""

@@ -33,11 +33,12 @@ def forward(call: Call, values: Tensor | None) -> tuple[Tensor, Tensor]:  # outp
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
     setting = call.config("short forward")
     block_q = min(setting.pop("BLOCK_Q"), _block(q.shape[2]))
+    block_k = _block(call.k.shape[2])
     blocks_q = triton.cdiv(q.shape[2], block_q)
     chunks = _chunks(call, setting.pop("programs"), blocks_q)
     short_kernels.short_forward_kernel[(q.shape[1] * chunks * blocks_q,)](
-        q, call.k, v, out, lse, *_matrix(call, values), *call.masks, *call.sizes, q.shape[0], chunks,
-        BLOCK_Q=block_q, BLOCK_K=_block(call.k.shape[2]), **_flags(call, values, block_q), **setting,
+        q, call.k, v, out, lse, *_matrix(call, values, keys_first=False), *call.masks, *call.sizes, q.shape[0], chunks,
+        BLOCK_Q=block_q, BLOCK_K=block_k, **_flags(call, values, call.edges(block_q, block_k)), **setting,
     )  # fmt: skip
     return out, lse
 
@@ -54,15 +55,16 @@ def backward(
     setting = call.config("short backward")
     chunks = _chunks(call, setting.pop("programs"), 1)
     learned = learned or call.left is not None
-    partial = q.new_empty((chunks, heads, q_len, k_len) if learned else (0,), dtype=torch.float32)
+    partial = q.new_empty((chunks, heads, k_len, q_len) if learned else (0,), dtype=torch.float32)
+    block_q, block_k = _block(q_len), _block(k_len)
     short_kernels.short_backward_kernel[(heads * chunks,)](
-        q, k, v, grad, lse, dq, dk, dv, partial, *_matrix(call, values), *call.masks, *call.sizes, batch, chunks,
-        LEARNED=learned, BLOCK_Q=_block(q_len), BLOCK_K=_block(k_len),
-        **_flags(call, values, _block(q_len)), **setting,
+        q, k, v, grad, lse, dq, dk, dv, partial, *_matrix(call, values, keys_first=True), *call.masks, *call.sizes,
+        batch, chunks, LEARNED=learned, HALVES=2 if block_q > 64 else 1, BLOCK_Q=block_q, BLOCK_K=block_k,
+        **_flags(call, values, call.edges(block_q, block_k)), **setting,
     )  # fmt: skip
     if not learned:
         return dq, dk, dv, None, None, None
-    total = partial.sum(0)  # (H, Lq, Lk)
+    total = partial.sum(0).mT  # (H, Lq, Lk)
     dleft = dright = None
     if call.left is not None and call.right is not None:
         dleft = (total @ call.right[0].to(total.dtype))[None]
@@ -77,8 +79,8 @@ def diagonal_sums(matrix: Tensor) -> Tensor:  # (H, Lq, Lk) -> (H, Lq + Lk - 1),
     return padded.view(-1, q_len, q_len + k_len - 1).sum(1)
 
 
-def _matrix(call: Call, values: Tensor | None) -> tuple[Tensor, int]:
-    """The bias of each head in units of log 2, (H|1, Lq, Lk), and the stride of its heads."""
+def _matrix(call: Call, values: Tensor | None, *, keys_first: bool) -> tuple[Tensor, int]:
+    """The bias of each head in units of log 2, (H|1, Lq, Lk) or (H|1, Lk, Lq), and the stride of its heads."""
     matrix: Tensor | None = None
     if values is not None:
         matrix = values[0].float().unfold(-1, call.k.shape[2], 1).flip(-2)
@@ -87,18 +89,15 @@ def _matrix(call: Call, values: Tensor | None) -> tuple[Tensor, int]:
         matrix = product if matrix is None else matrix + product
     if matrix is None:
         return call.nothing, 0
+    matrix = (matrix.mT if keys_first else matrix) * LOG2E
     if call.half:
-        matrix = (matrix * LOG2E).clamp(-60000.0, 60000.0).half()
-    else:
-        matrix = matrix * LOG2E
+        matrix = matrix.clamp(-60000.0, 60000.0).half()
     matrix = matrix.contiguous()
     return matrix, 0 if matrix.shape[0] == 1 else matrix.stride(0)
 
 
-def _flags(call: Call, values: Tensor | None, block_q: int) -> dict[str, bool | str | int]:
-    masked = any(call.mask_flags[name] for name in ("CAUSAL", "LENGTHS", "DOCUMENTS", "MASK"))
-    whole = call.q.shape[2] % block_q == 0 and call.k.shape[2] == _block(call.k.shape[2])
-    flags = {**call.mask_flags, "BIAS": values is not None or call.left is not None, "EDGES": masked or not whole}
+def _flags(call: Call, values: Tensor | None, edges: bool) -> dict[str, bool | str | int]:
+    flags = {**call.mask_flags, "BIAS": values is not None or call.left is not None, "EDGES": edges}
     return {**flags, **call.width_flags}
 
 

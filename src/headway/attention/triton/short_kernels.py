@@ -16,11 +16,12 @@ def short_forward_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, bias_ptr, bias_stride_h,
     lengths_ptr, q_docs_ptr, q_docs_stride, k_docs_ptr, k_docs_stride,
     mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q,
-    scale, dropout, seed_ptr, heads, groups, q_len, k_len, width, v_width, batch, chunks,
+    scale, dropout, seed_ptr, heads, groups, q_len, k_len, batch, chunks,
     BIAS: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, DOCUMENTS: tl.constexpr, MASK: tl.constexpr,
     DROPOUT: tl.constexpr, WHOLE: tl.constexpr, PRECISION: tl.constexpr,
     EDGES: tl.constexpr,  # whether some pair of the tile may not attend
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
+    WIDTH: tl.constexpr, V_WIDTH: tl.constexpr,
 ):  # fmt: skip
     h, chunk = tl.program_id(0) % heads, tl.program_id(0) // heads
     blocks_q = tl.cdiv(q_len, BLOCK_Q)
@@ -40,9 +41,9 @@ def short_forward_kernel(
         b = tl.cast(index, tl.int64)
         pair = b * heads + h
         pair_k = b * (heads // groups) + h // groups
-        q_tile = load_rows(q_ptr + pair * q_len * width, offs_q, offs_d, q_len, width, width, WHOLE)
-        k_tile = load_columns(k_ptr + pair_k * k_len * width, offs_k, offs_d, k_len, width, width, WHOLE)
-        v_tile = load_rows(v_ptr + pair_k * k_len * v_width, offs_k, offs_v, k_len, v_width, v_width, WHOLE)
+        q_tile = load_rows(q_ptr + pair * q_len * WIDTH, offs_q, offs_d, q_len, WIDTH, WHOLE, EDGES)
+        k_tile = load_columns(k_ptr + pair_k * k_len * WIDTH, offs_k, offs_d, k_len, WIDTH, WHOLE, EDGES)
+        v_tile = load_rows(v_ptr + pair_k * k_len * V_WIDTH, offs_k, offs_v, k_len, V_WIDTH, WHOLE, EDGES)
         s = tl.dot(q_tile, k_tile, input_precision=PRECISION) * factor
         if BIAS:
             s += bias
@@ -66,8 +67,8 @@ def short_forward_kernel(
         if DROPOUT:
             p *= kept(seed, pair, offs_q[:, None], offs_k[None, :], k_len, dropout)
         acc = tl.dot(p.to(v_tile.dtype), v_tile, input_precision=PRECISION) / safe[:, None]
-        out_ptrs = out_ptr + pair * q_len * v_width + offs_q[:, None] * v_width + offs_v[None, :]
-        in_out = (offs_q[:, None] < q_len) & (offs_v[None, :] < v_width)
+        out_ptrs = out_ptr + pair * q_len * V_WIDTH + offs_q[:, None] * V_WIDTH + offs_v[None, :]
+        in_out = (offs_q[:, None] < q_len) & (offs_v[None, :] < V_WIDTH)
         tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=in_out)
         lse = tl.where(seen, top + tl.log2(safe), float("inf"))
         tl.store(lse_ptr + pair * q_len + offs_q, lse, mask=offs_q < q_len)
@@ -78,22 +79,26 @@ def short_backward_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, lse_ptr, dq_ptr, dk_ptr, dv_ptr, dbias_ptr, bias_ptr, bias_stride_h,
     lengths_ptr, q_docs_ptr, q_docs_stride, k_docs_ptr, k_docs_stride,
     mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q,
-    scale, dropout, seed_ptr, heads, groups, q_len, k_len, width, v_width, batch, chunks,
+    scale, dropout, seed_ptr, heads, groups, q_len, k_len, batch, chunks,
     BIAS: tl.constexpr, LEARNED: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, DOCUMENTS: tl.constexpr,
     MASK: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr, PRECISION: tl.constexpr, EDGES: tl.constexpr,
-    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
+    HALVES: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
+    WIDTH: tl.constexpr, V_WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """All gradients; tiles are transposed, (BLOCK_K, BLOCK_Q), so that no product's result is transposed."""
+    """All gradients; tiles are transposed, (BLOCK_K, HALF), so that no product's result is transposed.
+
+    Queries are taken in one or two halves: two need fewer registers at a time.
+    """
     h, chunk = tl.program_id(0) % heads, tl.program_id(0) // heads
-    offs_q, offs_k = tl.arange(0, BLOCK_Q), tl.arange(0, BLOCK_K)
+    HALF: tl.constexpr = BLOCK_Q // HALVES
+    offs_k, half_columns = tl.arange(0, BLOCK_K), tl.arange(0, HALF)
     offs_d, offs_v = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V)
     factor = scale * LOG2E
-    inside = (offs_q[None, :] < q_len) & (offs_k[:, None] < k_len)
-    at = offs_q[None, :] * k_len + offs_k[:, None]
-    if BIAS:
-        bias = tl.load(bias_ptr + h * bias_stride_h + at, mask=inside, other=0.0)
-    if LEARNED:
-        dbias = tl.zeros([BLOCK_K, BLOCK_Q], tl.float32)
+    bias_ptr += h * bias_stride_h
+    dbias_ptr += (chunk * heads + h).to(tl.int64) * q_len * k_len
+    dbias_0 = tl.zeros([BLOCK_K, HALF], tl.float32)
+    dbias_1 = tl.zeros([BLOCK_K, HALF], tl.float32)
+    in_k = offs_k[:, None] < k_len
     seed = 0
     if DROPOUT:
         seed = tl.load(seed_ptr)
@@ -101,45 +106,55 @@ def short_backward_kernel(
         b = tl.cast(index, tl.int64)
         pair = b * heads + h
         pair_k = b * (heads // groups) + h // groups
-        q_tile = load_columns(q_ptr + pair * q_len * width, offs_q, offs_d, q_len, width, width, WHOLE)
-        k_tile = load_rows(k_ptr + pair_k * k_len * width, offs_k, offs_d, k_len, width, width, WHOLE)
-        v_tile = load_rows(v_ptr + pair_k * k_len * v_width, offs_k, offs_v, k_len, v_width, v_width, WHOLE)
-        grad_tile = load_rows(grad_ptr + pair * q_len * v_width, offs_q, offs_v, q_len, v_width, v_width, WHOLE)
-        lse = tl.load(lse_ptr + pair * q_len + offs_q, mask=offs_q < q_len, other=float("inf"))
-        s = tl.dot(k_tile, q_tile, input_precision=PRECISION) * factor
-        if BIAS:
-            s += bias
-        p = tl.exp2(s - lse[None, :])
-        if EDGES:
-            length = k_len
-            if LENGTHS:
-                length = tl.load(lengths_ptr + b).to(tl.int32)
-            ok = allowed_tile(
-                inside, offs_q[None, :], offs_k[:, None], q_len, k_len, length,
-                q_docs_ptr + b * q_docs_stride, k_docs_ptr + b * k_docs_stride,
-                mask_ptr + b * mask_stride_b + h * mask_stride_h, mask_stride_q, CAUSAL, DOCUMENTS, MASK,
-            )  # fmt: skip
-            p = tl.where(ok, p, 0.0)
-        dp = tl.dot(v_tile, tl.trans(grad_tile), input_precision=PRECISION)
-        weight = p
-        if DROPOUT:
-            keep = kept(seed, pair, offs_q[None, :], offs_k[:, None], k_len, dropout)
-            weight = p * keep
-            dp *= keep
-        dv = tl.dot(weight.to(grad_tile.dtype), grad_tile, input_precision=PRECISION)
-        ds = p * (dp - tl.sum(p * dp, 0)[None, :])
-        if LEARNED:
-            dbias += ds
-        half = ds.to(q_tile.dtype)
-        dk = tl.dot(half, tl.trans(q_tile), input_precision=PRECISION) * scale
-        dq = tl.dot(tl.trans(k_tile), half, input_precision=PRECISION) * scale  # (BLOCK_D, BLOCK_Q)
-        rows = offs_k[:, None] < k_len
-        dv_ptrs = dv_ptr + pair * k_len * v_width + offs_k[:, None] * v_width + offs_v[None, :]
-        tl.store(dv_ptrs, dv.to(dv_ptr.dtype.element_ty), mask=rows & (offs_v[None, :] < v_width))
-        dk_ptrs = dk_ptr + pair * k_len * width + offs_k[:, None] * width + offs_d[None, :]
-        tl.store(dk_ptrs, dk.to(dk_ptr.dtype.element_ty), mask=rows & (offs_d[None, :] < width))
-        dq_ptrs = dq_ptr + pair * q_len * width + offs_q[None, :] * width + offs_d[:, None]
-        tl.store(dq_ptrs, dq.to(dq_ptr.dtype.element_ty), mask=(offs_q[None, :] < q_len) & (offs_d[:, None] < width))
+        length = k_len
+        if LENGTHS:
+            length = tl.load(lengths_ptr + b).to(tl.int32)
+        k_tile = load_rows(k_ptr + pair_k * k_len * WIDTH, offs_k, offs_d, k_len, WIDTH, WHOLE, EDGES)
+        v_tile = load_rows(v_ptr + pair_k * k_len * V_WIDTH, offs_k, offs_v, k_len, V_WIDTH, WHOLE, EDGES)
+        dk = tl.zeros([BLOCK_K, BLOCK_D], tl.float32)
+        dv = tl.zeros([BLOCK_K, BLOCK_V], tl.float32)
+        for half in tl.static_range(HALVES):
+            offs_q = half * HALF + half_columns
+            inside = (offs_q[None, :] < q_len) & in_k
+            q_tile = load_columns(q_ptr + pair * q_len * WIDTH, offs_q, offs_d, q_len, WIDTH, WHOLE, EDGES)
+            grad_tile = load_rows(grad_ptr + pair * q_len * V_WIDTH, offs_q, offs_v, q_len, V_WIDTH, WHOLE, EDGES)
+            lse = tl.load(lse_ptr + pair * q_len + offs_q, mask=offs_q < q_len, other=float("inf"))
+            s = tl.dot(k_tile, q_tile, input_precision=PRECISION) * factor
+            if BIAS:  # (Lk, Lq)
+                s += tl.load(bias_ptr + offs_k[:, None] * q_len + offs_q[None, :], mask=inside, other=0.0)
+            p = tl.exp2(s - lse[None, :])
+            if EDGES:
+                ok = allowed_tile(
+                    inside, offs_q[None, :], offs_k[:, None], q_len, k_len, length,
+                    q_docs_ptr + b * q_docs_stride, k_docs_ptr + b * k_docs_stride,
+                    mask_ptr + b * mask_stride_b + h * mask_stride_h, mask_stride_q, CAUSAL, DOCUMENTS, MASK,
+                )  # fmt: skip
+                p = tl.where(ok, p, 0.0)
+            dp = tl.dot(v_tile, tl.trans(grad_tile), input_precision=PRECISION)
+            weight = p
+            if DROPOUT:
+                keep = kept(seed, pair, offs_q[None, :], offs_k[:, None], k_len, dropout)
+                weight = p * keep
+                dp *= keep
+            dv = tl.dot(weight.to(grad_tile.dtype), grad_tile, dv, input_precision=PRECISION)
+            ds = p * (dp - tl.sum(p * dp, 0)[None, :])
+            if LEARNED:
+                if half == 0:
+                    dbias_0 += ds
+                else:
+                    dbias_1 += ds
+            rounded = ds.to(q_tile.dtype)
+            dk = tl.dot(rounded, tl.trans(q_tile), dk, input_precision=PRECISION)
+            dq = tl.dot(tl.trans(k_tile), rounded, input_precision=PRECISION) * scale  # (BLOCK_D, HALF)
+            dq_ptrs = dq_ptr + pair * q_len * WIDTH + offs_q[None, :] * WIDTH + offs_d[:, None]
+            in_q = (offs_q[None, :] < q_len) & (offs_d[:, None] < WIDTH)
+            tl.store(dq_ptrs, dq.to(dq_ptr.dtype.element_ty), mask=in_q)
+        dv_ptrs = dv_ptr + pair * k_len * V_WIDTH + offs_k[:, None] * V_WIDTH + offs_v[None, :]
+        tl.store(dv_ptrs, dv.to(dv_ptr.dtype.element_ty), mask=in_k & (offs_v[None, :] < V_WIDTH))
+        dk_ptrs = dk_ptr + pair * k_len * WIDTH + offs_k[:, None] * WIDTH + offs_d[None, :]
+        tl.store(dk_ptrs, (dk * scale).to(dk_ptr.dtype.element_ty), mask=in_k & (offs_d[None, :] < WIDTH))
     if LEARNED:
-        row = (chunk * heads + h).to(tl.int64) * q_len * k_len
-        tl.store(dbias_ptr + row + at, dbias, mask=inside)
+        for half in tl.static_range(HALVES):
+            offs_q = half * HALF + half_columns
+            ptrs = dbias_ptr + offs_k[:, None] * q_len + offs_q[None, :]
+            tl.store(ptrs, dbias_0 if half == 0 else dbias_1, mask=in_k & (offs_q[None, :] < q_len))

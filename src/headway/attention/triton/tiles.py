@@ -12,21 +12,34 @@ SKEW = tl.constexpr(8)  # rows of a skewed table: 8 fp16 values are 16 bytes, so
 
 
 @triton.jit
-def load_rows(ptr, offs, offs_d, length, stride, width, WHOLE: tl.constexpr):
-    """Rows offs of a (length, width) matrix, zero outside; WHOLE says that the width needs no check."""
-    ptrs = ptr + offs.to(tl.int64)[:, None] * stride + offs_d[None, :]
+def load_rows(ptr, offs, offs_d, length, WIDTH: tl.constexpr, WHOLE: tl.constexpr, CHECK: tl.constexpr):
+    """Rows offs of a (length, WIDTH) matrix, zero outside.
+
+    WHOLE: the columns need no check; CHECK: the rows do.
+    """
+    ptrs = ptr + offs[:, None] * WIDTH + offs_d[None, :]
     if WHOLE:
-        return tl.load(ptrs, mask=offs[:, None] < length, other=0.0)
-    return tl.load(ptrs, mask=(offs[:, None] < length) & (offs_d[None, :] < width), other=0.0)
+        if CHECK:
+            tile = tl.load(ptrs, mask=offs[:, None] < length, other=0.0)
+        else:
+            tile = tl.load(ptrs)
+    else:
+        tile = tl.load(ptrs, mask=(offs[:, None] < length) & (offs_d[None, :] < WIDTH), other=0.0)
+    return tile
 
 
 @triton.jit
-def load_columns(ptr, offs, offs_d, length, stride, width, WHOLE: tl.constexpr):
-    """The same transposed, (width, rows)."""
-    ptrs = ptr + offs.to(tl.int64)[None, :] * stride + offs_d[:, None]
+def load_columns(ptr, offs, offs_d, length, WIDTH: tl.constexpr, WHOLE: tl.constexpr, CHECK: tl.constexpr):
+    """The same transposed, (WIDTH, rows)."""
+    ptrs = ptr + offs[None, :] * WIDTH + offs_d[:, None]
     if WHOLE:
-        return tl.load(ptrs, mask=offs[None, :] < length, other=0.0)
-    return tl.load(ptrs, mask=(offs[None, :] < length) & (offs_d[:, None] < width), other=0.0)
+        if CHECK:
+            tile = tl.load(ptrs, mask=offs[None, :] < length, other=0.0)
+        else:
+            tile = tl.load(ptrs)
+    else:
+        tile = tl.load(ptrs, mask=(offs[None, :] < length) & (offs_d[:, None] < WIDTH), other=0.0)
+    return tile
 
 
 @triton.jit
@@ -71,16 +84,16 @@ def skew_kernel(
 
 
 @triton.jit
-def diagonal_sums(tile, BLOCK: tl.constexpr):
-    """Sums along the diagonals of a square tile (BLOCK, BLOCK): two vectors, for column - row < 0 and >= 0.
+def diagonal_sums(tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Sums along the diagonals of a tile of at most as many rows as columns: where column - row < 0, and >= 0.
 
-    low[x] is the sum where column - row = x - BLOCK, high[x] where it is x.
+    low[x] is the sum where column - row = x - COLUMNS, high[x] where it is x.
     """
-    row = tl.arange(0, BLOCK)[:, None]
-    column = tl.arange(0, BLOCK)[None, :]
-    source = (row + column) % BLOCK  # column of the tile that lies on diagonal `column` (or `column - BLOCK`)
+    row = tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, COLUMNS)[None, :]
+    source = (row + column) % COLUMNS  # column of the tile that lies on diagonal `column` (or `column - COLUMNS`)
     turned = tl.gather(tile, source, axis=1)
-    inside = row + column < BLOCK
+    inside = row + column < COLUMNS
     high = tl.sum(tl.where(inside, turned, 0.0), axis=0)
     low = tl.sum(tl.where(inside, 0.0, turned), axis=0)
     return low, high
