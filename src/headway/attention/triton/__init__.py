@@ -53,7 +53,7 @@ def why_not(request: Request) -> str | None:
 def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
     from headway.attention.triton import op, short
 
-    q, v = request.q.contiguous(), request.v.contiguous()
+    q, k, v = (t if t.stride(3) == 1 else t.contiguous() for t in (request.q, request.k, request.v))
     masking = request.masking
     values, left, right = _shared_parts(request)
     rows, value_table, reach, shift = _relative_parts(request, q)
@@ -61,7 +61,7 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
     learned = torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in (left, right))
     seed = torch.randint(2**31, (1,), device=q.device) if request.dropout > 0 else None
     output, _, weights, _ = op.fused(
-        q, request.k.contiguous(), v, values, left, right, rows, reach, shift, value_table is not None,
+        q, k, v, values, left, right, rows, reach, shift, value_table is not None,
         masking.mask, masking.causal, masking.lengths, masking.q_documents, masking.k_documents,
         request.scale, request.dropout, seed, learned and q.dtype != torch.float32 and not one_tile, one_tile,
     )  # fmt: skip

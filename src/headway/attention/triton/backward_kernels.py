@@ -26,24 +26,30 @@ from headway.attention.triton.tiles import (
 
 @triton.jit
 def delta_kernel(
-    out_ptr, rest_ptr, grad_ptr, delta_ptr, rows, v_width,
-    REST: tl.constexpr, BLOCK: tl.constexpr, BLOCK_V: tl.constexpr,
+    out_ptr, rest_ptr, grad_ptr, delta_ptr, grad_stride_b, grad_stride_h, grad_stride, heads, q_len,
+    REST: tl.constexpr, V_WIDTH: tl.constexpr, BLOCK: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
     """delta_i = out_i . grad_i, the sum over keys of weight times gradient; `rest` is what rounding took from out."""
-    offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    blocks = tl.cdiv(q_len, BLOCK)
+    pair = (tl.program_id(0) // blocks).to(tl.int64)
+    b, h = pair // heads, pair % heads
+    offs = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     offs_v = tl.arange(0, BLOCK_V)
-    ptrs = offs[:, None] * v_width + offs_v[None, :]
-    inside = (offs[:, None] < rows) & (offs_v[None, :] < v_width)
-    out = tl.load(out_ptr + ptrs, mask=inside, other=0.0).to(tl.float32)
+    inside = (offs[:, None] < q_len) & (offs_v[None, :] < V_WIDTH)
+    out_at = ((b * q_len + offs) * heads + h)[:, None] * V_WIDTH + offs_v[None, :]
+    out = tl.load(out_ptr + out_at, mask=inside, other=0.0).to(tl.float32)
     if REST:
-        out += tl.load(rest_ptr + ptrs, mask=inside, other=0.0).to(tl.float32)
-    grad = tl.load(grad_ptr + ptrs, mask=inside, other=0.0).to(tl.float32)
-    tl.store(delta_ptr + offs, tl.sum(out * grad, 1), mask=offs < rows)
+        out += tl.load(rest_ptr + out_at, mask=inside, other=0.0).to(tl.float32)
+    grad_ptrs = grad_ptr + b * grad_stride_b + h * grad_stride_h + offs[:, None] * grad_stride + offs_v[None, :]
+    grad = tl.load(grad_ptrs, mask=inside, other=0.0).to(tl.float32)
+    tl.store(delta_ptr + pair * q_len + offs, tl.sum(out * grad, 1), mask=offs < q_len)
 
 
 @triton.jit
 def query_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, grad_weights_ptr, lse_ptr, delta_ptr, dq_ptr, dleft_ptr, drows_ptr,
+    q_stride_b, q_stride_h, q_stride, k_stride_b, k_stride_h, k_stride, v_stride_b, v_stride_h, v_stride,
+    grad_stride_b, grad_stride_h, grad_stride,
     toe_ptr, toe_stride_b, toe_stride_h, toe_width, toe_shift,
     left_ptr, left_stride_b, left_stride_h, right_ptr, right_stride_b, right_stride_h,
     rows_ptr, reach, rows_shift,
@@ -63,11 +69,10 @@ def query_kernel(
         start_q = (blocks_q - 1) * BLOCK_Q - start_q
     pair = (tl.program_id(0) // blocks_q).to(tl.int64)
     b, h = pair // heads, pair % heads
-    pair_k = b * (heads // groups) + h // groups
-    q_ptr += pair * q_len * WIDTH
-    k_ptr += pair_k * k_len * WIDTH
-    v_ptr += pair_k * k_len * V_WIDTH
-    grad_ptr += pair * q_len * V_WIDTH
+    q_ptr += b * q_stride_b + h * q_stride_h
+    k_ptr += b * k_stride_b + h // groups * k_stride_h
+    v_ptr += b * v_stride_b + h // groups * v_stride_h
+    grad_ptr += b * grad_stride_b + h * grad_stride_h
     toe_ptr += b * toe_stride_b + h * toe_stride_h
     left_ptr += b * left_stride_b + h * left_stride_h
     right_ptr += b * right_stride_b + h * right_stride_h
@@ -87,13 +92,13 @@ def query_kernel(
 
     offs_q = start_q + tl.arange(0, BLOCK_Q)
     offs_d, offs_v, offs_r = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_R)
-    q_tile = load_rows(q_ptr, offs_q, offs_d, q_len, WIDTH, WHOLE, True)
-    grad_tile = load_rows(grad_ptr, offs_q, offs_v, q_len, V_WIDTH, WHOLE, True)
+    q_tile = load_rows(q_ptr, offs_q, offs_d, q_len, q_stride, WIDTH, WHOLE, True)
+    grad_tile = load_rows(grad_ptr, offs_q, offs_v, q_len, grad_stride, V_WIDTH, WHOLE, True)
     lse = tl.load(lse_ptr + pair * q_len + offs_q, mask=offs_q < q_len, other=float("inf"))
     delta = tl.load(delta_ptr + pair * q_len + offs_q, mask=offs_q < q_len, other=0.0)
     dq = tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)
     if LOW_RANK:
-        left_tile = load_rows(left_ptr, offs_q, offs_r, q_len, RANK, WHOLE_R, True)
+        left_tile = load_rows(left_ptr, offs_q, offs_r, q_len, RANK, RANK, WHOLE_R, True)
         dleft = tl.zeros([BLOCK_Q, BLOCK_R], tl.float32)
     factor = scale * LOG2E
     stop, whole = key_limits(start_q, q_len, k_len, length, BLOCK_Q, BLOCK_K, CAUSAL)
@@ -112,13 +117,13 @@ def query_kernel(
         for start_k in range(begin, end, BLOCK_K):
             start_k = tl.multiple_of(start_k, BLOCK_K)
             offs_k = start_k + tl.arange(0, BLOCK_K)
-            k_tile = load_columns(k_ptr, offs_k, offs_d, k_len, WIDTH, WHOLE, checked == 1)
-            v_tile = load_columns(v_ptr, offs_k, offs_v, k_len, V_WIDTH, WHOLE, checked == 1)
+            k_tile = load_columns(k_ptr, offs_k, offs_d, k_len, k_stride, WIDTH, WHOLE, checked == 1)
+            v_tile = load_columns(v_ptr, offs_k, offs_v, k_len, v_stride, V_WIDTH, WHOLE, checked == 1)
             s = tl.dot(q_tile, k_tile, input_precision=PRECISION) * factor
             if TOEPLITZ:
                 s += toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_q, offs_k)
             if LOW_RANK:
-                right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, RANK, WHOLE_R, checked == 1)
+                right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, RANK, RANK, WHOLE_R, checked == 1)
                 s += tl.dot(left_tile, right_tile, input_precision=PRECISION) * LOG2E
             if RELATIVE:
                 tile = relative_tile(
@@ -163,7 +168,7 @@ def query_kernel(
         row_ptrs = drows_ptr + offs_q.to(tl.int64) * (2 * reach + 1)
         tl.store(row_ptrs, far_left.to(drows_ptr.dtype.element_ty), mask=offs_q < q_len)
         tl.store(row_ptrs + 2 * reach, far_right.to(drows_ptr.dtype.element_ty), mask=offs_q < q_len)
-    dq_ptrs = dq_ptr + pair * q_len * WIDTH + offs_q.to(tl.int64)[:, None] * WIDTH + offs_d[None, :]
+    dq_ptrs = dq_ptr + ((b * q_len + offs_q) * heads + h)[:, None] * WIDTH + offs_d[None, :]  # (B, Lq, H, D)
     tl.store(dq_ptrs, (dq * scale).to(dq_ptr.dtype.element_ty), mask=rows & (offs_d[None, :] < WIDTH))
     if LOW_RANK:
         dleft_ptrs = dleft_ptr + pair * q_len * RANK + offs_q.to(tl.int64)[:, None] * RANK + offs_r[None, :]
@@ -173,6 +178,8 @@ def query_kernel(
 @triton.jit
 def key_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, grad_weights_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, dright_ptr,
+    q_stride_b, q_stride_h, q_stride, k_stride_b, k_stride_h, k_stride, v_stride_b, v_stride_h, v_stride,
+    grad_stride_b, grad_stride_h, grad_stride,
     toe_ptr, toe_stride_b, toe_stride_h, toe_width, toe_shift,
     left_ptr, left_stride_b, left_stride_h, right_ptr, right_stride_b, right_stride_h,
     rows_ptr, reach, rows_shift,
@@ -190,11 +197,10 @@ def key_kernel(
     start_k = (tl.program_id(0) % blocks_k) * BLOCK_K
     pair = (tl.program_id(0) // blocks_k).to(tl.int64)
     b, h = pair // heads, pair % heads
-    pair_k = b * (heads // groups) + h // groups
-    q_ptr += pair * q_len * WIDTH
-    k_ptr += pair_k * k_len * WIDTH
-    v_ptr += pair_k * k_len * V_WIDTH
-    grad_ptr += pair * q_len * V_WIDTH
+    q_ptr += b * q_stride_b + h * q_stride_h
+    k_ptr += b * k_stride_b + h // groups * k_stride_h
+    v_ptr += b * v_stride_b + h // groups * v_stride_h
+    grad_ptr += b * grad_stride_b + h * grad_stride_h
     lse_ptr += pair * q_len
     delta_ptr += pair * q_len
     toe_ptr += b * toe_stride_b + h * toe_stride_h
@@ -215,12 +221,12 @@ def key_kernel(
 
     offs_k = start_k + tl.arange(0, BLOCK_K)
     offs_d, offs_v, offs_r = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_R)
-    k_tile = load_rows(k_ptr, offs_k, offs_d, k_len, WIDTH, WHOLE, True)
-    v_tile = load_rows(v_ptr, offs_k, offs_v, k_len, V_WIDTH, WHOLE, True)
+    k_tile = load_rows(k_ptr, offs_k, offs_d, k_len, k_stride, WIDTH, WHOLE, True)
+    v_tile = load_rows(v_ptr, offs_k, offs_v, k_len, v_stride, V_WIDTH, WHOLE, True)
     dk = tl.zeros([BLOCK_K, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_K, BLOCK_V], tl.float32)
     if LOW_RANK:
-        right_tile = load_rows(right_ptr, offs_k, offs_r, k_len, RANK, WHOLE_R, True)
+        right_tile = load_rows(right_ptr, offs_k, offs_r, k_len, RANK, RANK, WHOLE_R, True)
         dright = tl.zeros([BLOCK_K, BLOCK_R], tl.float32)
     factor = scale * LOG2E
     first = 0
@@ -248,8 +254,8 @@ def key_kernel(
         for start_q in range(begin, end, BLOCK_Q):
             start_q = tl.multiple_of(start_q, BLOCK_Q)
             offs_q = start_q + tl.arange(0, BLOCK_Q)
-            q_tile = load_columns(q_ptr, offs_q, offs_d, q_len, WIDTH, WHOLE, part != 0)
-            grad_tile = load_rows(grad_ptr, offs_q, offs_v, q_len, V_WIDTH, WHOLE, part != 0)
+            q_tile = load_columns(q_ptr, offs_q, offs_d, q_len, q_stride, WIDTH, WHOLE, part != 0)
+            grad_tile = load_rows(grad_ptr, offs_q, offs_v, q_len, grad_stride, V_WIDTH, WHOLE, part != 0)
             if part == 0:
                 lse, delta = tl.load(lse_ptr + offs_q), tl.load(delta_ptr + offs_q)
             else:
@@ -259,7 +265,7 @@ def key_kernel(
             if TOEPLITZ:
                 s += toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_k, offs_q)
             if LOW_RANK:
-                left_tile = load_columns(left_ptr, offs_q, offs_r, q_len, RANK, WHOLE_R, part != 0)
+                left_tile = load_columns(left_ptr, offs_q, offs_r, q_len, RANK, RANK, WHOLE_R, part != 0)
                 s += tl.dot(right_tile, left_tile, input_precision=PRECISION) * LOG2E
             if RELATIVE:
                 tile = relative_tile(
@@ -291,19 +297,21 @@ def key_kernel(
             if LOW_RANK:
                 dright = tl.dot(ds.to(left_tile.dtype), tl.trans(left_tile), dright, input_precision=PRECISION)
     rows = offs_k[:, None] < k_len
-    at = offs_k.to(tl.int64)[:, None]
-    dk_ptrs = dk_ptr + pair * k_len * WIDTH + at * WIDTH + offs_d[None, :]
+    at = ((b * k_len + offs_k) * heads + h)[:, None]  # (B, Lk, H, D)
+    dk_ptrs = dk_ptr + at * WIDTH + offs_d[None, :]
     tl.store(dk_ptrs, (dk * scale).to(dk_ptr.dtype.element_ty), mask=rows & (offs_d[None, :] < WIDTH))
-    dv_ptrs = dv_ptr + pair * k_len * V_WIDTH + at * V_WIDTH + offs_v[None, :]
+    dv_ptrs = dv_ptr + at * V_WIDTH + offs_v[None, :]
     tl.store(dv_ptrs, dv.to(dv_ptr.dtype.element_ty), mask=rows & (offs_v[None, :] < V_WIDTH))
     if LOW_RANK:
-        dright_ptrs = dright_ptr + pair * k_len * RANK + at * RANK + offs_r[None, :]
+        dright_ptrs = dright_ptr + (pair * k_len + offs_k)[:, None] * RANK + offs_r[None, :]
         tl.store(dright_ptrs, dright.to(dright_ptr.dtype.element_ty), mask=rows & (offs_r[None, :] < RANK))
 
 
 @triton.jit
 def diagonal_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, grad_weights_ptr, lse_ptr, delta_ptr, sums_ptr,
+    q_stride_b, q_stride_h, q_stride, k_stride_b, k_stride_h, k_stride, v_stride_b, v_stride_h, v_stride,
+    grad_stride_b, grad_stride_h, grad_stride,
     toe_ptr, toe_stride_b, toe_stride_h, toe_width, toe_shift,
     left_ptr, left_stride_b, left_stride_h, right_ptr, right_stride_b, right_stride_h,
     rows_ptr, reach, rows_shift,
@@ -350,7 +358,11 @@ def diagonal_kernel(
         start_k = tile_q + gap * BLOCK
         offs_k = start_k + offs
         pair = b * heads + h
-        pair_k = b * (heads // groups) + h // groups
+        q_of, grad_of = q_ptr + b * q_stride_b + h * q_stride_h, grad_ptr + b * grad_stride_b + h * grad_stride_h
+        k_of, v_of = (
+            k_ptr + b * k_stride_b + h // groups * k_stride_h,
+            v_ptr + b * v_stride_b + h // groups * v_stride_h,
+        )
         length = k_len
         if LENGTHS:
             length = tl.load(lengths_ptr + b).to(tl.int32)
@@ -360,13 +372,13 @@ def diagonal_kernel(
             k_low, k_high = least_and_greatest(k_docs_ptr + b * k_docs_stride, offs_k, k_len)
             meets = (q_low <= k_high) & (k_low <= q_high)
         if meets:
-            k_tile = load_columns(k_ptr + pair_k * k_len * WIDTH, offs_k, offs_d, k_len, WIDTH, WHOLE, EDGES)
-            v_tile = load_columns(v_ptr + pair_k * k_len * V_WIDTH, offs_k, offs_v, k_len, V_WIDTH, WHOLE, EDGES)
+            k_tile = load_columns(k_of, offs_k, offs_d, k_len, k_stride, WIDTH, WHOLE, EDGES)
+            v_tile = load_columns(v_of, offs_k, offs_v, k_len, v_stride, V_WIDTH, WHOLE, EDGES)
             for half in tl.static_range(2):
                 start_q = tile_q + half * HALF
                 offs_q = start_q + half_rows
-                q_tile = load_rows(q_ptr + pair * q_len * WIDTH, offs_q, offs_d, q_len, WIDTH, WHOLE, EDGES)
-                grad_tile = load_rows(grad_ptr + pair * q_len * V_WIDTH, offs_q, offs_v, q_len, V_WIDTH, WHOLE, EDGES)
+                q_tile = load_rows(q_of, offs_q, offs_d, q_len, q_stride, WIDTH, WHOLE, EDGES)
+                grad_tile = load_rows(grad_of, offs_q, offs_v, q_len, grad_stride, V_WIDTH, WHOLE, EDGES)
                 lse = tl.load(lse_ptr + pair * q_len + offs_q, mask=offs_q < q_len, other=float("inf"))
                 delta = tl.load(delta_ptr + pair * q_len + offs_q, mask=offs_q < q_len, other=0.0)
                 s = tl.dot(q_tile, k_tile, input_precision=PRECISION) * factor
@@ -374,8 +386,8 @@ def diagonal_kernel(
                 if LOW_RANK:
                     left = left_ptr + b * left_stride_b + h * left_stride_h
                     right = right_ptr + b * right_stride_b + h * right_stride_h
-                    left_tile = load_rows(left, offs_q, offs_r, q_len, RANK, WHOLE_R, EDGES)
-                    right_tile = load_columns(right, offs_k, offs_r, k_len, RANK, WHOLE_R, EDGES)
+                    left_tile = load_rows(left, offs_q, offs_r, q_len, RANK, RANK, WHOLE_R, EDGES)
+                    right_tile = load_columns(right, offs_k, offs_r, k_len, RANK, RANK, WHOLE_R, EDGES)
                     s += tl.dot(left_tile, right_tile, input_precision=PRECISION) * LOG2E
                 rows_at = pair * q_len * (2 * reach + 1)
                 if RELATIVE:

@@ -25,6 +25,7 @@ from headway.attention.triton.tiles import (
 @triton.jit
 def forward_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, rest_ptr, lse_ptr, weights_ptr,
+    q_stride_b, q_stride_h, q_stride, k_stride_b, k_stride_h, k_stride, v_stride_b, v_stride_h, v_stride,
     toe_ptr, toe_stride_b, toe_stride_h, toe_width, toe_shift,
     left_ptr, left_stride_b, left_stride_h, right_ptr, right_stride_b, right_stride_h,
     rows_ptr, reach, rows_shift,
@@ -43,10 +44,9 @@ def forward_kernel(
         start_q = (blocks_q - 1) * BLOCK_Q - start_q  # the longest rows first
     pair = (tl.program_id(0) // blocks_q).to(tl.int64)  # batch * heads
     b, h = pair // heads, pair % heads
-    pair_k = b * (heads // groups) + h // groups
-    q_ptr += pair * q_len * WIDTH
-    k_ptr += pair_k * k_len * WIDTH
-    v_ptr += pair_k * k_len * V_WIDTH
+    q_ptr += b * q_stride_b + h * q_stride_h
+    k_ptr += b * k_stride_b + h // groups * k_stride_h
+    v_ptr += b * v_stride_b + h // groups * v_stride_h
     toe_ptr += b * toe_stride_b + h * toe_stride_h
     left_ptr += b * left_stride_b + h * left_stride_h
     right_ptr += b * right_stride_b + h * right_stride_h
@@ -64,9 +64,9 @@ def forward_kernel(
 
     offs_q = start_q + tl.arange(0, BLOCK_Q)
     offs_d, offs_v, offs_r = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_R)
-    q_tile = load_rows(q_ptr, offs_q, offs_d, q_len, WIDTH, WHOLE, True)
+    q_tile = load_rows(q_ptr, offs_q, offs_d, q_len, q_stride, WIDTH, WHOLE, True)
     if LOW_RANK:
-        left_tile = load_rows(left_ptr, offs_q, offs_r, q_len, RANK, WHOLE_R, True)
+        left_tile = load_rows(left_ptr, offs_q, offs_r, q_len, RANK, RANK, WHOLE_R, True)
     factor = scale * LOG2E
     top = tl.full([BLOCK_Q], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_Q], tl.float32)
@@ -87,12 +87,12 @@ def forward_kernel(
         for start_k in range(begin, end, BLOCK_K):
             start_k = tl.multiple_of(start_k, BLOCK_K)
             offs_k = start_k + tl.arange(0, BLOCK_K)
-            k_tile = load_columns(k_ptr, offs_k, offs_d, k_len, WIDTH, WHOLE, checked == 1)
+            k_tile = load_columns(k_ptr, offs_k, offs_d, k_len, k_stride, WIDTH, WHOLE, checked == 1)
             s = tl.dot(q_tile, k_tile, input_precision=PRECISION) * factor
             if TOEPLITZ:
                 s += toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_q, offs_k)
             if LOW_RANK:
-                right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, RANK, WHOLE_R, checked == 1)
+                right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, RANK, RANK, WHOLE_R, checked == 1)
                 s += tl.dot(left_tile, right_tile, input_precision=PRECISION) * LOG2E
             if RELATIVE:
                 tile = relative_tile(
@@ -118,7 +118,7 @@ def forward_kernel(
                     p, start_q, start_k, offs_q[:, None], offs_k[None, :], rows_shift, reach, BLOCK_Q, BLOCK_K
                 )
                 far_left, far_right = far_left * shrink + to_left, far_right * shrink + to_right
-            v_tile = load_rows(v_ptr, offs_k, offs_v, k_len, V_WIDTH, WHOLE, checked == 1)
+            v_tile = load_rows(v_ptr, offs_k, offs_v, k_len, v_stride, V_WIDTH, WHOLE, checked == 1)
             acc = acc * shrink[:, None]
             acc = tl.dot(p.to(v_tile.dtype), v_tile, acc, input_precision=PRECISION)
             top = new_top
@@ -126,7 +126,7 @@ def forward_kernel(
     total = tl.where(seen, total, 1.0)
     acc = acc / total[:, None]
     lse = tl.where(seen, top + tl.log2(total), float("inf"))
-    out_at = pair * q_len * V_WIDTH + offs_q.to(tl.int64)[:, None] * V_WIDTH + offs_v[None, :]
+    out_at = ((b * q_len + offs_q) * heads + h)[:, None] * V_WIDTH + offs_v[None, :]  # (B, Lq, H, Dv)
     in_out = (offs_q[:, None] < q_len) & (offs_v[None, :] < V_WIDTH)
     rounded = acc.to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + out_at, rounded, mask=in_out)
@@ -142,12 +142,12 @@ def forward_kernel(
         first = tl.maximum(start_q + rows_shift - reach + 1, begin_k) // BLOCK_K * BLOCK_K
         for start_k in range(first, tl.minimum(stop, start_q + BLOCK_Q + rows_shift + reach), BLOCK_K):
             offs_k = start_k + tl.arange(0, BLOCK_K)
-            k_tile = load_columns(k_ptr, offs_k, offs_d, k_len, WIDTH, WHOLE, True)
+            k_tile = load_columns(k_ptr, offs_k, offs_d, k_len, k_stride, WIDTH, WHOLE, True)
             s = tl.dot(q_tile, k_tile, input_precision=PRECISION) * factor
             if TOEPLITZ:
                 s += toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_q, offs_k)
             if LOW_RANK:
-                right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, RANK, WHOLE_R, True)
+                right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, RANK, RANK, WHOLE_R, True)
                 s += tl.dot(left_tile, right_tile, input_precision=PRECISION) * LOG2E
             if RELATIVE:
                 tile = relative_tile(

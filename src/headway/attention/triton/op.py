@@ -9,7 +9,8 @@ import torch.nn.functional as F
 import triton
 from torch import Tensor
 
-from headway.attention.triton import backward_kernels, forward_kernel, short, tiles
+from headway.attention.triton import backward_kernels, forward_kernel, hopper, short, tiles
+from headway.attention.triton.layout import rows_first, strides, summed_groups
 
 LOG2E = 1.4426950408889634
 Config = dict[str, int]
@@ -32,10 +33,10 @@ def config(kind: str, width: int, dtype: torch.dtype) -> Config:
 CONFIGS: dict[str, Config] = {
     "forward": {"BLOCK_Q": 64, "BLOCK_K": 64, "num_warps": 4, "num_stages": 3},
     "query": {"BLOCK_Q": 64, "BLOCK_K": 64, "num_warps": 4, "num_stages": 2},
-    "key": {"BLOCK_Q": 32, "BLOCK_K": 64, "num_warps": 4, "num_stages": 2},
+    "key": {"BLOCK_Q": 32, "BLOCK_K": 64, "num_warps": 4, "num_stages": 3},
     "diagonal": {"BLOCK_Q": 128, "BLOCK_K": 128, "num_warps": 8, "num_stages": 3},
-    "short forward": {"BLOCK_Q": 128, "num_warps": 8, "num_stages": 2, "programs": 2},  # programs per multiprocessor
-    "short backward": {"num_warps": 8, "num_stages": 1, "programs": 1},
+    "short forward": {"BLOCK_Q": 128, "num_warps": 8, "num_stages": 3, "programs": 1},  # programs per multiprocessor
+    "short backward": {"num_warps": 8, "num_stages": 2, "programs": 1},
 }
 DIAGONAL_PROGRAMS = 4  # for each multiprocessor
 
@@ -66,14 +67,18 @@ def fused(
     call = Call(q, k, v, left, right, mask, causal, lengths, q_documents, k_documents, scale, dropout, seed)
     if one_tile:
         return *short.forward(call, values), q.new_empty(0), q.new_empty(0)
-    out = q.new_empty(*q.shape[:3], v.shape[3])
+    out = rows_first(q, q.shape[2], v.shape[3])
     rest = torch.empty_like(out) if exact else q.new_empty(0)
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
     of_offsets = q.new_zeros(*q.shape[:3], 2 * reach + 1) if weights else q.new_empty(0)
+    if not exact and hopper.fits(call, values, rows, weights):
+        assert values is not None
+        hopper.Hopper(call, values).forward(out, lse)
+        return out, lse, of_offsets, rest
     setting = call.config("forward")
     grid = (triton.cdiv(q.shape[2], setting["BLOCK_Q"]) * q.shape[0] * q.shape[1],)
     forward_kernel.forward_kernel[grid](
-        q, k, v, out, rest, lse, of_offsets,
+        q, k, v, out, rest, lse, of_offsets, *strides(q, k, v),
         *call.toeplitz(values, "rows", setting), *call.bias(rows, reach, shift), *call.masks, *call.sizes,
         REST=exact, EDGES=call.edges(1, setting["BLOCK_K"]), **call.flags(values, rows, weights), **setting,
     )  # fmt: skip
@@ -109,45 +114,53 @@ def fused_backward(
     one_tile: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # of q, k, v, values, left, right, rows
     call = Call(q, k, v, left, right, mask, causal, lengths, q_documents, k_documents, scale, dropout, seed)
-    grad = grad.contiguous()
+    grad = grad if grad.stride(3) == 1 and grad.data_ptr() % 16 == 0 else grad.contiguous()
     weights = of_offsets.numel() > 0
-    if one_tile:
+    on_hopper = hopper.fits(call, values, rows, weights)
+    if one_tile and not (learned and on_hopper):
         grads = short.backward(call, values, grad, lse, learned)
         return _shaped(call, grads, None, values if learned else None)
     batch, heads, q_len, width = q.shape
     k_len, v_width = v.shape[2:]
     pairs = batch * heads
     delta = torch.empty_like(lse)
-    backward_kernels.delta_kernel[(triton.cdiv(pairs * q_len, 64),)](
-        out, rest, grad, delta, pairs * q_len, v_width,
-        REST=rest.numel() > 0, BLOCK=64, BLOCK_V=triton.next_power_of_2(v_width),
+    backward_kernels.delta_kernel[(triton.cdiv(q_len, 64) * pairs,)](
+        out, rest, grad, delta, *strides(grad), heads, q_len,
+        REST=rest.numel() > 0, V_WIDTH=v_width, BLOCK=64, BLOCK_V=call.width_flags["BLOCK_V"],
     )  # fmt: skip
     to_weights = call.nothing
     if weights:
         to_weights = torch.zeros_like(of_offsets) if grad_weights is None else grad_weights.contiguous()
         delta += (to_weights.float() * of_offsets.float()).sum(-1)
-    dq = torch.empty_like(q)
-    dk = q.new_empty(batch, heads, k_len, width)
-    dv = q.new_empty(batch, heads, k_len, v_width)
+    dq, dk, dv = (rows_first(q, *size) for size in ((q_len, width), (k_len, width), (k_len, v_width)))
     dleft = q.new_empty(batch, heads, q_len, call.rank, dtype=torch.float32)
     dright = q.new_empty(batch, heads, k_len, call.rank, dtype=torch.float32)
     drows = call.nothing if rows is None else torch.zeros_like(rows)
     before = (q, k, v, grad, to_weights, lse, delta)
     bias, flags = call.bias(rows, reach, shift), call.flags(values, rows, weights)
 
+    dvalues: Tensor | None = None
+    if on_hopper:
+        assert values is not None
+        fast = hopper.Hopper(call, values)
+        fast.key_and_value(grad, lse, delta, dk, dv)
+        dvalues = fast.query_and_toeplitz(grad, lse, delta, dq)
+        return _shaped(call, (dq, dk, dv, dvalues, None, None), None, values if learned else None)
+
     setting = call.config("key")
     grid = (triton.cdiv(k_len, setting["BLOCK_K"]) * pairs,)
     backward_kernels.key_kernel[grid](
-        *before, dk, dv, dright, *call.toeplitz(values, "columns", setting), *bias, *call.masks, *call.sizes,
-        EDGES=call.edges(setting["BLOCK_Q"], setting["BLOCK_K"]), **flags, **setting,
+        *before, dk, dv, dright, *strides(q, k, v, grad), *call.toeplitz(values, "columns", setting), *bias,
+        *call.masks, *call.sizes, EDGES=call.edges(setting["BLOCK_Q"], setting["BLOCK_K"]), **flags, **setting,
     )  # fmt: skip
     setting = call.config("query")
     grid = (triton.cdiv(q_len, setting["BLOCK_Q"]) * pairs,)
     backward_kernels.query_kernel[grid](
-        *before, dq, dleft, drows, *call.toeplitz(values, "rows", setting), *bias, *call.masks, *call.sizes,
-        EDGES=call.edges(1, setting["BLOCK_K"]), **flags, **setting,
+        *before, dq, dleft, drows, *strides(q, k, v, grad), *call.toeplitz(values, "rows", setting), *bias,
+        *call.masks, *call.sizes, EDGES=call.edges(1, setting["BLOCK_K"]), **flags, **setting,
     )  # fmt: skip
-    dvalues = _toeplitz_grad(call, values, before, bias, flags) if values is not None and learned else None
+    if values is not None and learned:
+        dvalues = _toeplitz_grad(call, values, before, bias, flags)
     grads = (dq, dk, dv, dvalues, dleft, dright)
     return _shaped(call, grads, None if rows is None else drows, values if learned else None)
 
@@ -165,8 +178,7 @@ def _shaped(
     dq, dk, dv, *of_bias = grads
     groups = call.q.shape[1] // call.k.shape[1]
     if groups > 1:
-        dk = dk.view(dk.shape[0], -1, groups, *dk.shape[2:]).sum(2)
-        dv = dv.view(dv.shape[0], -1, groups, *dv.shape[2:]).sum(2)
+        dk, dv = (summed_groups(t, groups) for t in (dk, dv))
     dvalues, dleft, dright = (
         call.q.new_empty(0) if like is None or grad is None else _summed(grad, like)
         for grad, like in zip(of_bias, (values, call.left, call.right), strict=True)
@@ -189,7 +201,8 @@ def _toeplitz_grad(
     chunks = max(1, min(programs, together * min(blocks_q, blocks_k)))
     sums = call.q.new_empty(groups, heads, diagonals, chunks, 2, 2, block, dtype=torch.float32)
     backward_kernels.diagonal_kernel[(diagonals * chunks, heads, groups)](
-        *before, sums, *call.toeplitz(values, "rows", {"BLOCK_Q": block, "BLOCK_K": block}), *bias, *call.masks,
+        *before, sums, *strides(*before[:4]),
+        *call.toeplitz(values, "rows", {"BLOCK_Q": block, "BLOCK_K": block}), *bias, *call.masks,
         *call.sizes, batch, together, chunks,
         EDGES=call.edges(block, block), BLOCK=block,
         **{name: flag for name, flag in flags.items() if name != "TOEPLITZ"}, **setting,
@@ -238,6 +251,7 @@ class Call:
         self.nothing = q.new_empty(0)
         self.half = q.dtype != torch.float32
         self.rank = 0 if left is None else left.shape[3]
+        self.lengths, self.scale = lengths, scale
         q_docs = self.nothing if q_documents is None else q_documents.contiguous()
         k_docs = self.nothing if k_documents is None else k_documents.contiguous()
         bits = self.nothing
@@ -348,7 +362,7 @@ def _whole(width: int) -> bool:
 
 @fused.register_fake
 def _(q, k, v, values, left, right, rows, reach, shift, weights, *rest):  # type: ignore[no-untyped-def]
-    out = q.new_empty(*q.shape[:3], v.shape[3])
+    out = rows_first(q, q.shape[2], v.shape[3])
     of_offsets = q.new_empty(*q.shape[:3], 2 * reach + 1) if weights else q.new_empty(0)
     exact = torch.empty_like(out) if rest[-2] else q.new_empty(0)
     return out, q.new_empty(q.shape[:3], dtype=torch.float32), of_offsets, exact
@@ -360,7 +374,8 @@ def _(grad, grad_weights, q, k, v, out, lse, of_offsets, rest, values, left, rig
         q.new_empty(0) if t is None else torch.empty_like(t)
         for t in (values if others[-2] else None, left, right, rows)
     ]
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), *of_bias
+    grads = [rows_first(t, t.shape[2], t.shape[3]) for t in (q, k, v)]
+    return *grads, *of_bias
 
 
 def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]

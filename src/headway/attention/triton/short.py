@@ -10,6 +10,7 @@ import triton
 from torch import Tensor
 
 from headway.attention.triton import short_kernels
+from headway.attention.triton.layout import rows_first, strides
 
 if TYPE_CHECKING:
     from headway.attention.triton.op import Call
@@ -29,7 +30,7 @@ def fits(q: Tensor, v: Tensor, *parts: Tensor | None) -> bool:
 
 def forward(call: Call, values: Tensor | None) -> tuple[Tensor, Tensor]:  # output, log2 of the denominators
     q, v = call.q, call.v
-    out = q.new_empty(*q.shape[:3], v.shape[3])
+    out = rows_first(q, q.shape[2], v.shape[3])
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
     setting = call.config("short forward")
     block_q = min(setting.pop("BLOCK_Q"), _block(q.shape[2]))
@@ -37,7 +38,8 @@ def forward(call: Call, values: Tensor | None) -> tuple[Tensor, Tensor]:  # outp
     blocks_q = triton.cdiv(q.shape[2], block_q)
     chunks = _chunks(call, setting.pop("programs"), blocks_q)
     short_kernels.short_forward_kernel[(q.shape[1] * chunks * blocks_q,)](
-        q, call.k, v, out, lse, *_matrix(call, values, keys_first=False), *call.masks, *call.sizes, q.shape[0], chunks,
+        q, call.k, v, out, lse, *_matrix(call, values, keys_first=False),
+        *strides(q, call.k, v), *call.masks, *call.sizes, q.shape[0], chunks,
         BLOCK_Q=block_q, BLOCK_K=block_k, **_flags(call, values, call.edges(block_q, block_k)), **setting,
     )  # fmt: skip
     return out, lse
@@ -49,16 +51,15 @@ def backward(
     q, k, v = call.q, call.k, call.v
     batch, heads, q_len, width = q.shape
     k_len, v_width = v.shape[2:]
-    dq = torch.empty_like(q)
-    dk = q.new_empty(batch, heads, k_len, width)
-    dv = q.new_empty(batch, heads, k_len, v_width)
+    dq, dk, dv = (rows_first(q, *size) for size in ((q_len, width), (k_len, width), (k_len, v_width)))
     setting = call.config("short backward")
     chunks = _chunks(call, setting.pop("programs"), 1)
     learned = learned or call.left is not None
     partial = q.new_empty((chunks, heads, k_len, q_len) if learned else (0,), dtype=torch.float32)
     block_q, block_k = _block(q_len), _block(k_len)
     short_kernels.short_backward_kernel[(heads * chunks,)](
-        q, k, v, grad, lse, dq, dk, dv, partial, *_matrix(call, values, keys_first=True), *call.masks, *call.sizes,
+        q, k, v, grad, lse, dq, dk, dv, partial, *_matrix(call, values, keys_first=True),
+        *strides(q, k, v, grad), *call.masks, *call.sizes,
         batch, chunks, LEARNED=learned, HALVES=2 if block_q > 64 else 1, BLOCK_Q=block_q, BLOCK_K=block_k,
         **_flags(call, values, call.edges(block_q, block_k)), **setting,
     )  # fmt: skip

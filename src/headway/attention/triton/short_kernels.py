@@ -14,6 +14,7 @@ from headway.attention.triton.tiles import LOG2E, allowed_tile, kept, load_colum
 @triton.jit
 def short_forward_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, bias_ptr, bias_stride_h,
+    q_stride_b, q_stride_h, q_stride, k_stride_b, k_stride_h, k_stride, v_stride_b, v_stride_h, v_stride,
     lengths_ptr, q_docs_ptr, q_docs_stride, k_docs_ptr, k_docs_stride,
     mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q,
     scale, dropout, seed_ptr, heads, groups, q_len, k_len, batch, chunks,
@@ -40,10 +41,14 @@ def short_forward_kernel(
     for index in range(batch * chunk // chunks, batch * (chunk + 1) // chunks):
         b = tl.cast(index, tl.int64)
         pair = b * heads + h
-        pair_k = b * (heads // groups) + h // groups
-        q_tile = load_rows(q_ptr + pair * q_len * WIDTH, offs_q, offs_d, q_len, WIDTH, WHOLE, EDGES)
-        k_tile = load_columns(k_ptr + pair_k * k_len * WIDTH, offs_k, offs_d, k_len, WIDTH, WHOLE, EDGES)
-        v_tile = load_rows(v_ptr + pair_k * k_len * V_WIDTH, offs_k, offs_v, k_len, V_WIDTH, WHOLE, EDGES)
+        q_of = q_ptr + b * q_stride_b + h * q_stride_h
+        k_of, v_of = (
+            k_ptr + b * k_stride_b + h // groups * k_stride_h,
+            v_ptr + b * v_stride_b + h // groups * v_stride_h,
+        )
+        q_tile = load_rows(q_of, offs_q, offs_d, q_len, q_stride, WIDTH, WHOLE, EDGES)
+        k_tile = load_columns(k_of, offs_k, offs_d, k_len, k_stride, WIDTH, WHOLE, EDGES)
+        v_tile = load_rows(v_of, offs_k, offs_v, k_len, v_stride, V_WIDTH, WHOLE, EDGES)
         s = tl.dot(q_tile, k_tile, input_precision=PRECISION) * factor
         if BIAS:
             s += bias
@@ -67,7 +72,7 @@ def short_forward_kernel(
         if DROPOUT:
             p *= kept(seed, pair, offs_q[:, None], offs_k[None, :], k_len, dropout)
         acc = tl.dot(p.to(v_tile.dtype), v_tile, input_precision=PRECISION) / safe[:, None]
-        out_ptrs = out_ptr + pair * q_len * V_WIDTH + offs_q[:, None] * V_WIDTH + offs_v[None, :]
+        out_ptrs = out_ptr + ((b * q_len + offs_q) * heads + h)[:, None] * V_WIDTH + offs_v[None, :]
         in_out = (offs_q[:, None] < q_len) & (offs_v[None, :] < V_WIDTH)
         tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=in_out)
         lse = tl.where(seen, top + tl.log2(safe), float("inf"))
@@ -77,6 +82,8 @@ def short_forward_kernel(
 @triton.jit
 def short_backward_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, lse_ptr, dq_ptr, dk_ptr, dv_ptr, dbias_ptr, bias_ptr, bias_stride_h,
+    q_stride_b, q_stride_h, q_stride, k_stride_b, k_stride_h, k_stride, v_stride_b, v_stride_h, v_stride,
+    grad_stride_b, grad_stride_h, grad_stride,
     lengths_ptr, q_docs_ptr, q_docs_stride, k_docs_ptr, k_docs_stride,
     mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q,
     scale, dropout, seed_ptr, heads, groups, q_len, k_len, batch, chunks,
@@ -105,19 +112,23 @@ def short_backward_kernel(
     for index in range(batch * chunk // chunks, batch * (chunk + 1) // chunks):
         b = tl.cast(index, tl.int64)
         pair = b * heads + h
-        pair_k = b * (heads // groups) + h // groups
+        q_of, grad_of = q_ptr + b * q_stride_b + h * q_stride_h, grad_ptr + b * grad_stride_b + h * grad_stride_h
+        k_of, v_of = (
+            k_ptr + b * k_stride_b + h // groups * k_stride_h,
+            v_ptr + b * v_stride_b + h // groups * v_stride_h,
+        )
         length = k_len
         if LENGTHS:
             length = tl.load(lengths_ptr + b).to(tl.int32)
-        k_tile = load_rows(k_ptr + pair_k * k_len * WIDTH, offs_k, offs_d, k_len, WIDTH, WHOLE, EDGES)
-        v_tile = load_rows(v_ptr + pair_k * k_len * V_WIDTH, offs_k, offs_v, k_len, V_WIDTH, WHOLE, EDGES)
+        k_tile = load_rows(k_of, offs_k, offs_d, k_len, k_stride, WIDTH, WHOLE, EDGES)
+        v_tile = load_rows(v_of, offs_k, offs_v, k_len, v_stride, V_WIDTH, WHOLE, EDGES)
         dk = tl.zeros([BLOCK_K, BLOCK_D], tl.float32)
         dv = tl.zeros([BLOCK_K, BLOCK_V], tl.float32)
         for half in tl.static_range(HALVES):
             offs_q = half * HALF + half_columns
             inside = (offs_q[None, :] < q_len) & in_k
-            q_tile = load_columns(q_ptr + pair * q_len * WIDTH, offs_q, offs_d, q_len, WIDTH, WHOLE, EDGES)
-            grad_tile = load_rows(grad_ptr + pair * q_len * V_WIDTH, offs_q, offs_v, q_len, V_WIDTH, WHOLE, EDGES)
+            q_tile = load_columns(q_of, offs_q, offs_d, q_len, q_stride, WIDTH, WHOLE, EDGES)
+            grad_tile = load_rows(grad_of, offs_q, offs_v, q_len, grad_stride, V_WIDTH, WHOLE, EDGES)
             lse = tl.load(lse_ptr + pair * q_len + offs_q, mask=offs_q < q_len, other=float("inf"))
             s = tl.dot(k_tile, q_tile, input_precision=PRECISION) * factor
             if BIAS:  # (Lk, Lq)
@@ -146,12 +157,13 @@ def short_backward_kernel(
             rounded = ds.to(q_tile.dtype)
             dk = tl.dot(rounded, tl.trans(q_tile), dk, input_precision=PRECISION)
             dq = tl.dot(tl.trans(k_tile), rounded, input_precision=PRECISION) * scale  # (BLOCK_D, HALF)
-            dq_ptrs = dq_ptr + pair * q_len * WIDTH + offs_q[None, :] * WIDTH + offs_d[:, None]
+            dq_ptrs = dq_ptr + ((b * q_len + offs_q) * heads + h)[None, :] * WIDTH + offs_d[:, None]
             in_q = (offs_q[None, :] < q_len) & (offs_d[:, None] < WIDTH)
             tl.store(dq_ptrs, dq.to(dq_ptr.dtype.element_ty), mask=in_q)
-        dv_ptrs = dv_ptr + pair * k_len * V_WIDTH + offs_k[:, None] * V_WIDTH + offs_v[None, :]
+        at = ((b * k_len + offs_k) * heads + h)[:, None]
+        dv_ptrs = dv_ptr + at * V_WIDTH + offs_v[None, :]
         tl.store(dv_ptrs, dv.to(dv_ptr.dtype.element_ty), mask=in_k & (offs_v[None, :] < V_WIDTH))
-        dk_ptrs = dk_ptr + pair * k_len * WIDTH + offs_k[:, None] * WIDTH + offs_d[None, :]
+        dk_ptrs = dk_ptr + at * WIDTH + offs_d[None, :]
         tl.store(dk_ptrs, (dk * scale).to(dk_ptr.dtype.element_ty), mask=in_k & (offs_d[None, :] < WIDTH))
     if LEARNED:
         for half in tl.static_range(HALVES):

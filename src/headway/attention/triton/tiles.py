@@ -12,12 +12,12 @@ SKEW = tl.constexpr(8)  # rows of a skewed table: 8 fp16 values are 16 bytes, so
 
 
 @triton.jit
-def load_rows(ptr, offs, offs_d, length, WIDTH: tl.constexpr, WHOLE: tl.constexpr, CHECK: tl.constexpr):
-    """Rows offs of a (length, WIDTH) matrix, zero outside.
+def load_rows(ptr, offs, offs_d, length, stride, WIDTH: tl.constexpr, WHOLE: tl.constexpr, CHECK: tl.constexpr):
+    """Rows offs of a (length, WIDTH) matrix with rows `stride` apart, zero outside.
 
     WHOLE: the columns need no check; CHECK: the rows do.
     """
-    ptrs = ptr + offs[:, None] * WIDTH + offs_d[None, :]
+    ptrs = ptr + offs[:, None] * stride + offs_d[None, :]
     if WHOLE:
         if CHECK:
             tile = tl.load(ptrs, mask=offs[:, None] < length, other=0.0)
@@ -29,9 +29,9 @@ def load_rows(ptr, offs, offs_d, length, WIDTH: tl.constexpr, WHOLE: tl.constexp
 
 
 @triton.jit
-def load_columns(ptr, offs, offs_d, length, WIDTH: tl.constexpr, WHOLE: tl.constexpr, CHECK: tl.constexpr):
+def load_columns(ptr, offs, offs_d, length, stride, WIDTH: tl.constexpr, WHOLE: tl.constexpr, CHECK: tl.constexpr):
     """The same transposed, (WIDTH, rows)."""
-    ptrs = ptr + offs[None, :] * WIDTH + offs_d[:, None]
+    ptrs = ptr + offs[None, :] * stride + offs_d[:, None]
     if WHOLE:
         if CHECK:
             tile = tl.load(ptrs, mask=offs[None, :] < length, other=0.0)

@@ -1,0 +1,21 @@
+"""How the kernels' tensors lie in memory: any strides on the way in, rows before heads on the way out."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def rows_first(like: Tensor, length: int, width: int) -> Tensor:
+    """An empty (B, H, L, D) whose memory is (B, L, H, D), as models read it."""
+    return like.new_empty(like.shape[0], length, like.shape[1], width).transpose(1, 2)
+
+
+def summed_groups(t: Tensor, groups: int) -> Tensor:
+    """Over the query heads of each key head, (B, H, L, D) -> (B, H / groups, L, D)."""
+    batch, heads, length, width = t.shape
+    return t.transpose(1, 2).view(batch, length, heads // groups, groups, width).sum(3).transpose(1, 2)
+
+
+def strides(*tensors: Tensor) -> list[int]:
+    """Of batch, head and row."""
+    return [stride for t in tensors for stride in t.stride()[:3]]
