@@ -10,6 +10,7 @@ are the GPU's and not Python's; "launched", in the raw numbers, is the same call
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -21,11 +22,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import flex_attention
 
 import headway as hw
 from benchmarks.measure import environment, save
 
-HEADS, WIDTH, RANK = 12, 64, 64
+HEADS, WIDTH, RANK, CLIP = 12, 64, 64, 16
 SHAPES = ((128, 512), (512, 128), (2048, 16), (8192, 2))  # length and batch size
 Attend = Callable[["Inputs"], Tensor]
 
@@ -41,8 +43,11 @@ class Inputs:
         self.q, self.k, self.v = (draw(batch, HEADS, length, WIDTH, kind=dtype) for _ in range(3))
         self.values = draw(1, HEADS, 2 * length - 1, kind=own)
         self.fixed = self.values.detach()
+        self.buckets = draw(1, HEADS, 2 * 128 + 1, kind=own)  # T5, and clipped offsets: constant from 128 on
+        self.offsets = torch.arange(-length + 1, length, device="cuda").clamp(-128, 128) + 128
         self.left, self.right = (draw(1, HEADS, length, RANK, kind=own) for _ in range(2))
         self.table = draw(HEADS, 2, 2, kind=own)
+        self.keys, self.on_values = (draw(HEADS, 2 * CLIP + 1, WIDTH, kind=own) for _ in range(2))
         self.segments = (torch.arange(length, device="cuda") >= length // 2).long().expand(batch, -1)
         self.grad = torch.randn(batch, HEADS, length, WIDTH, generator=generator, device="cuda").to(dtype)
 
@@ -56,15 +61,38 @@ def torch_with(backend: SDPBackend, causal: bool = False) -> Attend:
 
 
 def fused(make: Callable[[Inputs], Any], **options: Any) -> Attend:
-    return lambda x: hw.attention(x.q, x.k, x.v, make(x), **{"backend": "triton", **options})
+    def attend(x: Inputs) -> Tensor:
+        made = make(x)
+        bias, value_bias = made if isinstance(made, tuple) else (made, None)
+        return hw.attention(x.q, x.k, x.v, bias, value_bias, **{"backend": "triton", **options})
+
+    return attend
+
+
+def flex(x: Inputs) -> Tensor:
+    """FlexAttention with tiles set by hand: as shipped, it asks for more shared memory than there is."""
+    length, table = x.q.shape[2], x.values[0].to(x.q.dtype)
+
+    def add(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return score + table[h, j - i + length - 1]
+
+    tiles = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_M1": 32, "BLOCK_N1": 64, "BLOCK_M2": 64, "BLOCK_N2": 32}
+    return compiled_flex()(x.q, x.k, x.v, score_mod=add, kernel_options={**tiles, "num_stages": 2})  # type: ignore
+
+
+@functools.cache
+def compiled_flex() -> Callable[..., Tensor]:
+    return torch.compile(flex_attention, dynamic=False)
 
 
 BIASES: dict[str, Callable[[Inputs], Any]] = {
     "headway, no bias": lambda x: None,
     "headway, learned Toeplitz": lambda x: hw.Toeplitz(x.values),
     "headway, fixed Toeplitz (ALiBi)": lambda x: hw.Toeplitz(x.fixed),
+    "headway, T5 (clipped offsets)": lambda x: hw.Toeplitz(x.buckets[..., x.offsets]),
     "headway, segments": lambda x: hw.SegmentTable(x.table, x.segments, x.segments),
     "headway, low rank 64": lambda x: hw.LowRank(x.left, x.right),
+    "headway, Shaw, K = 16, keys and values": lambda x: (hw.RelativeKeys(x.keys), hw.RelativeValues(x.on_values)),
 }
 CASES: dict[str, Attend] = {
     "torch, cuDNN, no bias": torch_with(SDPBackend.CUDNN_ATTENTION),
@@ -72,10 +100,13 @@ CASES: dict[str, Attend] = {
     "torch, dense learned Toeplitz": lambda x: F.scaled_dot_product_attention(
         x.q, x.k, x.v, hw.Toeplitz(x.values).dense().to(x.q.dtype).expand(len(x.q), -1, -1, -1)
     ),
+    "torch, FlexAttention, learned Toeplitz": flex,
     **{name: fused(make) for name, make in BIASES.items()},
+    "headway, low rank 64, joined to q and k (cuDNN)": fused(BIASES["headway, low rank 64"], backend="sdpa"),
     "torch, cuDNN, causal": torch_with(SDPBackend.CUDNN_ATTENTION, causal=True),
     "headway, learned Toeplitz, causal": fused(BIASES["headway, learned Toeplitz"], causal=True),
 }
+SLOW = ("torch, dense learned Toeplitz", "torch, FlexAttention, learned Toeplitz")
 
 
 def wanted(x: Inputs) -> list[Tensor]:
@@ -136,14 +167,14 @@ def measure(length: int, batch: int) -> dict[str, dict[str, float | None]]:
     x = Inputs(length, batch)
     result: dict[str, dict[str, float | None]] = {}
     for name, attend in CASES.items():
-        repeats = 5 if "dense" in name else 20
+        repeats = 5 if name in SLOW else 20
         try:
             with torch.no_grad():
                 forward = milliseconds(lambda a=attend: a(x), repeats, captured=True)
             both = milliseconds(lambda a=attend: train(a, x), repeats, captured=True)
             launched = milliseconds(lambda a=attend: train(a, x), repeats, captured=False)
             result[name] = {"forward": forward, "forward+backward": both, "launched": launched}
-        except (RuntimeError, torch.OutOfMemoryError) as error:
+        except (RuntimeError, torch.OutOfMemoryError) as error:  # what torch raises where a kernel does not run
             result[name] = {"forward": None, "forward+backward": None, "launched": None}
             print(f"{name} at n = {length}: {type(error).__name__}: {str(error).splitlines()[0]}")
             torch.cuda.empty_cache()

@@ -204,6 +204,34 @@ def test_every_mask(kind, masking):
     check(kind, DTYPES[0], 2, 2, 1, 37, 50, 16, **masks(2, 37, 50)[masking])
 
 
+@pytest.mark.skipif(not CUDA, reason="the Hopper kernels are CUDA")
+@pytest.mark.parametrize("masking", ["nothing", "causal", "lengths"])
+@pytest.mark.parametrize(("q_len", "k_len"), [(64, 64), (130, 300), (300, 130), (1, 200), (257, 257)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_width_64_with_a_toeplitz_bias(dtype, q_len, k_len, masking):
+    check("toeplitz", dtype, 3, 4, 2, q_len, k_len, 64, **masks(3, q_len, k_len)[masking])
+
+
+def test_strided_inputs_are_read_in_place():
+    """q, k and v as views of one projection, (B, L, 3, H, D), and a gradient with rows before heads."""
+    width = 64 if CUDA else 16
+    projected = draw(2, 40, 3, 2, width).to(DTYPES[0])
+    upstream = draw(2, 40, 2, width).to(DTYPES[0])
+    results = []
+    for strided in (True, False):
+        x = projected.clone().requires_grad_()
+        q, k, v = x.permute(2, 0, 3, 1, 4).unbind(0)
+        grad = upstream.transpose(1, 2)
+        if not strided:
+            q, k, v, grad = (t.contiguous() for t in (q, k, v, grad))
+        values = torch.linspace(-1, 1, 79, device=DEVICE)[None, None].requires_grad_()
+        output = hw.attention(q, k, v, hw.Toeplitz(values), backend="triton")
+        assert output.transpose(1, 2).is_contiguous()  # rows before heads, as a model reads it
+        results.append([output, *torch.autograd.grad(output, [x, values], grad)])
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize(("q_len", "k_len"), [(1, 1), (1, 50), (33, 1), (64, 64)])
 def test_odd_lengths(q_len, k_len):
     check("toeplitz", DTYPES[0], 1, 2, 1, q_len, k_len, 16, causal=q_len <= k_len)
