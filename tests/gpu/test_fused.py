@@ -1,7 +1,7 @@
 """The fused kernels against the oracle: on a GPU, or interpreted on the CPU (TRITON_INTERPRET=1).
 
 The error budget is measured: against float64, at most twice (gradients: three times) the error of the eager path in the
-same dtype, plus one rounding step of that dtype and one of the float32 sums.
+same dtype, plus one rounding step of that dtype and one of the float32 products that are summed.
 """
 
 from __future__ import annotations
@@ -143,7 +143,8 @@ def check(kind, dtype, batch, heads, groups, q_len, k_len, width, **options):
         )
     }  # fmt: skip
     step = torch.finfo(dtype).eps
-    summed = torch.finfo(torch.float32).eps * upstream.norm()  # a gradient may be a sum of many that cancel
+    # A gradient may be a sum of many that cancel: what is left is the rounding of grad . v in float32.
+    summed = torch.finfo(torch.float32).eps * upstream.norm() * inputs[2].norm(dim=-1).max()
     missed = {}
     for index, (truth, eager, fused) in enumerate(zip(runs["truth"], runs["eager"], runs["fused"], strict=True)):
         assert torch.isfinite(fused).all(), f"number {index} is not finite"
@@ -243,22 +244,20 @@ def test_head_widths(width, dtype):
     check("sum", dtype, 1, 2, 1, 70 if CUDA else 17, 70 if CUDA else 17, width)
 
 
+@pytest.mark.parametrize("masking", ["nothing", "all"])
+@pytest.mark.parametrize("kind", ["toeplitz", "sum", "relative keys and values", "everything"])
 @given(data=st.data())
 @settings(
-    max_examples=60 if CUDA else 4,
+    max_examples=40 if CUDA else 1,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-def test_random_shapes(data):
+def test_random_shapes(kind, masking, data):
     longest = 300 if CUDA else 40
     q_len, k_len = (data.draw(st.integers(1, longest)) for _ in range(2))
-    groups = data.draw(st.sampled_from([1, 2]))
-    kind = data.draw(st.sampled_from(list(KINDS)))
-    width = data.draw(st.sampled_from([16, 32, 40, 64, 128] if CUDA else [16]))
-    dtype = data.draw(st.sampled_from(DTYPES))
-    batch = data.draw(st.integers(1, 3))
-    masking = data.draw(st.sampled_from(["nothing", "causal", "lengths", "mask", "documents", "all"]))
-    check(kind, dtype, batch, 2 * groups, groups, q_len, k_len, width, **masks(batch, q_len, k_len)[masking])
+    groups, batch = data.draw(st.sampled_from([1, 2])), data.draw(st.integers(1, 3))
+    check(kind, DTYPES[0], batch, 2 * groups, groups, q_len, k_len, 64 if CUDA else 16,
+          **masks(batch, q_len, k_len)[masking])  # fmt: skip
 
 
 def test_two_runs_give_the_same_bits():
@@ -320,6 +319,7 @@ def test_auto_takes_the_fused_kernels():
 
 
 @cuda_only
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own code
 def test_compiled_whole_with_changing_lengths():
     values = torch.randn(1, 2, 2 * 96 - 1, device=DEVICE, requires_grad=True)
 

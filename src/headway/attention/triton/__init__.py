@@ -66,7 +66,7 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
         request.scale, request.dropout, seed, learned and q.dtype != torch.float32 and not one_tile, one_tile,
     )  # fmt: skip
     if value_table is not None:
-        output = output + weights @ value_table
+        output = output + weights.to(q.dtype) @ value_table
     return cast("Tensor", output)
 
 

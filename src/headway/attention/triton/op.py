@@ -17,7 +17,10 @@ Config = dict[str, int]
 
 
 def config(kind: str, width: int, dtype: torch.dtype) -> Config:
-    """Tile sizes, warps and stages: measured on an H200 for half precision up to width 64; the others are untuned."""
+    """Tile sizes, warps and stages; `width` is the largest of the head widths and the rank.
+
+    Measured on an H200 for half precision up to width 64; the others are chosen to fit, and untuned.
+    """
     if kind in ("short forward", "short backward"):
         return dict(CONFIGS[kind])
     if dtype == torch.float32:
@@ -34,7 +37,7 @@ CONFIGS: dict[str, Config] = {
     "forward": {"BLOCK_Q": 64, "BLOCK_K": 64, "num_warps": 4, "num_stages": 3},
     "query": {"BLOCK_Q": 64, "BLOCK_K": 64, "num_warps": 4, "num_stages": 2},
     "key": {"BLOCK_Q": 32, "BLOCK_K": 64, "num_warps": 4, "num_stages": 3},
-    "diagonal": {"BLOCK_Q": 128, "BLOCK_K": 128, "num_warps": 8, "num_stages": 3},
+    "diagonal": {"BLOCK_Q": 128, "BLOCK_K": 128, "num_warps": 8, "num_stages": 2},
     "short forward": {"BLOCK_Q": 128, "num_warps": 8, "num_stages": 3, "programs": 1},  # programs per multiprocessor
     "short backward": {"num_warps": 8, "num_stages": 2, "programs": 1},
 }
@@ -70,7 +73,7 @@ def fused(
     out = rows_first(q, q.shape[2], v.shape[3])
     rest = torch.empty_like(out) if exact else q.new_empty(0)
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
-    of_offsets = q.new_zeros(*q.shape[:3], 2 * reach + 1) if weights else q.new_empty(0)
+    of_offsets = _weights_like(q, reach, exact).zero_() if weights else q.new_empty(0)
     if not exact and hopper.fits(call, values, rows, weights):
         assert values is not None
         hopper.Hopper(call, values).forward(out, lse)
@@ -186,6 +189,10 @@ def _shaped(
     return dq, dk, dv, dvalues, dleft, dright, call.q.new_empty(0) if drows is None else drows
 
 
+def _weights_like(q: Tensor, reach: int, exact: bool) -> Tensor:
+    return q.new_empty(*q.shape[:3], 2 * reach + 1, dtype=torch.float32 if exact else q.dtype)
+
+
 def _toeplitz_grad(
     call: Call, values: Tensor, before: tuple[Tensor, ...], bias: tuple[Any, ...], flags: dict[str, Any]
 ) -> Tensor:  # (B|1, H, Lq + Lk - 1)
@@ -284,7 +291,7 @@ class Call:
         }
 
     def config(self, kind: str) -> Config:
-        return config(kind, max(self.q.shape[3], self.v.shape[3]), self.q.dtype)
+        return config(kind, max(self.q.shape[3], self.v.shape[3], self.rank), self.q.dtype)
 
     @property
     def multiprocessors(self) -> int:
@@ -363,7 +370,7 @@ def _whole(width: int) -> bool:
 @fused.register_fake
 def _(q, k, v, values, left, right, rows, reach, shift, weights, *rest):  # type: ignore[no-untyped-def]
     out = rows_first(q, q.shape[2], v.shape[3])
-    of_offsets = q.new_empty(*q.shape[:3], 2 * reach + 1) if weights else q.new_empty(0)
+    of_offsets = _weights_like(q, reach, rest[-2]) if weights else q.new_empty(0)
     exact = torch.empty_like(out) if rest[-2] else q.new_empty(0)
     return out, q.new_empty(q.shape[:3], dtype=torch.float32), of_offsets, exact
 
