@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Any, NamedTuple, cast
 
+import torch
 from torch import Tensor
 
 from headway.attention import blockwise, eager, flex, sdpa, triton
@@ -30,6 +31,10 @@ BACKENDS = {
 # Up to this many scores a head, the whole matrix is no larger than q, k and v, and one pass over it beats a loop over
 # blocks: chosen by trial on two cores.
 SHORT = 128 * 128
+
+# From this many keys on, training with a low-rank bias is faster as one wider product than as two: measured on an H200
+# with rank and width 64 (benchmarks/results). Inference gains from four times as many on.
+JOINED_FROM = 2048
 
 
 def attention(
@@ -130,7 +135,11 @@ def _wanted(request: Request) -> dict[str, str]:
     bias = request.bias
     if request.q.device.type != "cpu":
         if bias is None and request.value_bias is None:
+            if request.needs_grad and request.q.dtype != torch.float32 and triton.is_one_tile(request):
+                return {"triton": "the score matrix is one tile: its backward pass makes each score once"}
             return {"sdpa": "torch's fused kernels; there is no bias"}
+        if sdpa.widens(request) and request.k.shape[-2] >= (JOINED_FROM if request.needs_grad else 4 * JOINED_FROM):
+            return {"sdpa": "torch's fused kernels; at this length a low-rank bias is best joined to q and k"}
         return {"triton": "fused kernels that take the bias as it is", "sdpa": "torch's kernels, a dense bias"}
     if bias is None and request.value_bias is None:
         return {"sdpa": "torch's fused kernel; there is no bias"}

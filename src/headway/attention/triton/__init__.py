@@ -50,6 +50,13 @@ def why_not(request: Request) -> str | None:
     return None
 
 
+def is_one_tile(request: Request) -> bool:
+    """Whether a call without a bias would take the kernels for short sequences."""
+    from headway.attention.triton import short
+
+    return why_not(request) is None and short.fits(request.q, request.v)
+
+
 def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
     from headway.attention.triton import op, short
 
