@@ -28,6 +28,15 @@ if TYPE_CHECKING:
         ValueBias,
     )
     from headway.encodings import ENCODINGS, encoding
+    from headway.models import (
+        PRESETS,
+        EncoderConfig,
+        EncoderForMaskedLM,
+        EncoderForQuestionAnswering,
+        EncoderForSequenceClassification,
+        EncoderModel,
+        preset,
+    )
 
 _HOMES = {
     "attention": "headway.attention.call",
@@ -45,14 +54,27 @@ _HOMES = {
     "EdgeValues": "headway.bias",
     "encoding": "headway.encodings",
     "ENCODINGS": "headway.encodings",
+    "EncoderConfig": "headway.models",
+    "EncoderModel": "headway.models",
+    "EncoderForMaskedLM": "headway.models",
+    "EncoderForQuestionAnswering": "headway.models",
+    "EncoderForSequenceClassification": "headway.models",
+    "PRESETS": "headway.models",
+    "preset": "headway.models",
 }
 
 __all__ = [
     "ENCODINGS",
+    "PRESETS",
     "Bias",
     "Dense",
     "EdgeKeys",
     "EdgeValues",
+    "EncoderConfig",
+    "EncoderForMaskedLM",
+    "EncoderForQuestionAnswering",
+    "EncoderForSequenceClassification",
+    "EncoderModel",
     "Explanation",
     "LowRank",
     "RelativeKeys",
@@ -64,6 +86,7 @@ __all__ = [
     "attention",
     "encoding",
     "explain",
+    "preset",
 ]
 
 

@@ -15,8 +15,12 @@ ALLOWED = {  # room -> rooms it may import (docs/architecture.md)
     "bias": set(),
     "attention": {"bias"},
     "encodings": {"bias"},
-    "data": set(),
-    "cli": {"encodings"},
+    "models": {"attention", "encodings", "bias"},
+    "data": {"storage"},
+    "tasks": {"models", "data", "encodings", "storage"},
+    "analysis": {"models", "encodings", "attention", "bias", "storage"},
+    "cost": {"models", "encodings", "attention", "bias", "storage"},
+    "cli": {"analysis", "cost", "data", "encodings", "models", "storage", "tasks"},
 }
 
 

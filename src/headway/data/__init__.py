@@ -1,4 +1,13 @@
-"""Text to batches. The built-in language needs no download and imports nothing but the standard library."""
+"""Text to batches.
+
+The built-in language needs no download and nothing but the standard library; what needs numpy, torch, tokenizers or
+datasets is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from headway.data.language import Controls, Language
 from headway.data.language_tasks import (
@@ -13,19 +22,55 @@ from headway.data.language_tasks import (
 )
 from headway.data.sentence import Agreement, Role, Roles, Sentence
 
+if TYPE_CHECKING:
+    from headway.data.corpora import Corpus, open_corpus
+    from headway.data.mlm import EvaluationBatches, MlmBatches
+    from headway.data.shard_build import build_shards
+    from headway.data.shards import Shards
+    from headway.data.tokenizers import train_tokenizer
+
+_HOMES = {
+    "Corpus": "headway.data.corpora",
+    "open_corpus": "headway.data.corpora",
+    "train_tokenizer": "headway.data.tokenizers",
+    "build_shards": "headway.data.shard_build",
+    "Shards": "headway.data.shards",
+    "MlmBatches": "headway.data.mlm",
+    "EvaluationBatches": "headway.data.mlm",
+}
+
 __all__ = [
     "Agreement",
     "Controls",
+    "Corpus",
     "Corruption",
     "EntailmentPair",
+    "EvaluationBatches",
     "Language",
+    "MlmBatches",
     "Role",
     "Roles",
     "Sentence",
+    "Shards",
     "SimilarityPair",
     "SpanQuestion",
+    "build_shards",
     "corrupt",
     "entailment_pair",
+    "open_corpus",
     "question",
     "similarity_pair",
+    "train_tokenizer",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'headway.data' has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

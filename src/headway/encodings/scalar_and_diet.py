@@ -16,12 +16,15 @@ from headway.encodings.base import Dimensions, PositionEncoding, positions
 class DietAbs(PositionEncoding):
     """A product of two learned factors of the absolute positions, in each head.
 
-    Paper:    Chen et al. (2021b), Eq. (1); rank: Sec. 3.1 ("DIET-ABS-Rank-k"); sharing: Sec. 4.4
+    Paper:    Chen et al. (2021b), Eq. (1); rank: Sec. 3.1 ("DIET-ABS-Rank-k"); sharing: Sec. 4.4; Eq. (4), DIET-ABS-LIN
     Formula:  bias[h, i, j] = sum_r left[l, h, i, r] * right[l, h, j, r]
     Symbols:  P_Q -> left, P_K -> right, both (layers, heads, max_length, rank);  d_p -> rank
     Departs:  the paper gives no initialisation; normal with `init_std` here
     Yields:   LowRank, 2 * layers * heads * max_length * rank parameters
-    Checked:  tests/parity/test_scalar_and_diet.py
+    Checked:  tests/parity/test_scalar_and_diet.py, tests/parity/test_linformer.py
+
+    `key_length` is for Linformer, whose keys are that many learned mixtures of all positions (Eq. (4)): right then has
+    `key_length` rows, one for each of them.
     """
 
     name = "diet-abs"
@@ -31,16 +34,25 @@ class DietAbs(PositionEncoding):
     default_sharing = "none"
 
     def __init__(
-        self, dims: Dimensions, *, sharing: str | None = None, rank: int | None = None, init_std: float = 0.02
+        self,
+        dims: Dimensions,
+        *,
+        sharing: str | None = None,
+        rank: int | None = None,
+        key_length: int | None = None,
+        init_std: float = 0.02,
     ) -> None:
         super().__init__(dims, sharing=sharing)
         self.rank = dims.head_dim if rank is None else rank
         if self.rank < 1:
             raise ValueError(f"rank: expected at least 1, got {rank}.")
+        if key_length is not None and key_length < 1:
+            raise ValueError(f"key_length: expected None (keys are positions) or at least 1, got {key_length}.")
+        self.key_length = key_length
         self.init_std = init_std
-        size = (self.layer_sets, self.head_sets, dims.max_length, self.rank)
-        self.left = nn.Parameter(torch.empty(size))
-        self.right = nn.Parameter(torch.empty(size))
+        sets = (self.layer_sets, self.head_sets)
+        self.left = nn.Parameter(torch.empty(*sets, dims.max_length, self.rank))
+        self.right = nn.Parameter(torch.empty(*sets, key_length or dims.max_length, self.rank))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -50,10 +62,16 @@ class DietAbs(PositionEncoding):
     def _bias(
         self, layer: int, q_len: int, k_len: int, q_start: int, segments: Tensor | None, documents: Tensor | None
     ) -> Bias:
-        layer = self.layer_set(layer)
-        return LowRank(
-            rows_at(self.left[layer], q_len, q_start, documents), rows_at(self.right[layer], k_len, 0, documents)
-        )
+        left, right = self.left[self.layer_set(layer)], self.right[self.layer_set(layer)]
+        if self.key_length is None:
+            return LowRank(rows_at(left, q_len, q_start, documents), rows_at(right, k_len, 0, documents))
+        if k_len != self.key_length or documents is not None:
+            got = f"{k_len} keys" if documents is None else "packed texts"
+            raise ValueError(
+                f"keys: expected {self.key_length} mixtures of all positions (key_length of {self.name}), got {got}. "
+                f"Leave key_length out where keys are positions."
+            )
+        return LowRank(rows_at(left, q_len, q_start, None), right[None])
 
 
 class AbsScalar(PositionEncoding):

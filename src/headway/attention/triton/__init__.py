@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from headway.attention.request import Request
+from headway.attention.triton.layout import by_eight
 from headway.bias import LowRank, RelativeKeys, RelativeValues, SegmentTable, Toeplitz
 
 __all__ = ["forward", "why_not"]
@@ -73,7 +74,8 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
         request.scale, request.dropout, seed, learned and q.dtype != torch.float32 and not one_tile, one_tile,
     )  # fmt: skip
     if value_table is not None:
-        output = output + weights.to(q.dtype) @ value_table
+        of_values = torch.bmm(weights.to(q.dtype).flatten(1, 2), value_table)
+        output = output + of_values.view(q.shape[1], q.shape[0], q.shape[2], -1).transpose(0, 1)
     return cast("Tensor", output)
 
 
@@ -94,18 +96,25 @@ def _shared_parts(request: Request) -> tuple[Tensor | None, Tensor | None, Tenso
 
 
 def _relative_parts(request: Request, q: Tensor) -> tuple[Tensor | None, Tensor | None, int, int]:
-    """Relative keys as a score per query and clipped offset, the table of relative values, their reach and shift."""
+    """Relative keys as scores (H, B, Lq, C), the table of relative values (H, C, Dv), their reach and shift.
+
+    C clipped offsets, of which 2 * reach + 1 count and the rest is padding.
+    """
     keys, on_values = _relative_terms(request)
     if not keys and not on_values:
         return None, None, 0, 0
     reach = max(1, *(term.clip for term in (*keys, *on_values)))
     rows = value_table = None
-    if keys:
-        # Shaw et al. (2018), Eq. (5): q meets the table first
-        rows = (q * request.scale) @ _widened(keys, reach).to(q.dtype).mT
+    if keys:  # Shaw et al. (2018), Eq. (5): q meets the table first
+        table = (_widened(keys, reach, q) * request.scale).to(q.dtype)
+        rows = torch.bmm(_heads_apart(q), table.mT).view(q.shape[1], q.shape[0], q.shape[2], -1)
     if on_values:
-        value_table = _widened(on_values, reach).to(q.dtype)
+        value_table = _widened(on_values, reach, q).to(q.dtype)
     return rows, value_table, reach, (*keys, *on_values)[0].q_start
+
+
+def _heads_apart(t: Tensor) -> Tensor:  # (B, H, L, D) -> (H, B * L, D), in place where rows come before heads
+    return t.transpose(0, 1).flatten(1, 2)
 
 
 def _relative_terms(request: Request) -> tuple[list[RelativeKeys], list[RelativeValues]]:
@@ -114,11 +123,12 @@ def _relative_terms(request: Request) -> tuple[list[RelativeKeys], list[Relative
     return [t for t in keys if isinstance(t, RelativeKeys)], [t for t in values if isinstance(t, RelativeValues)]
 
 
-def _widened(terms: Sequence[RelativeKeys | RelativeValues], reach: int) -> Tensor:  # (1, H|1, 2 * reach + 1, D)
-    """The sum of their tables, the outermost vectors of each repeated up to the reach."""
-    offset = torch.arange(-reach, reach + 1, device=terms[0].table.device)
-    tables = [term.table[None, :, offset.clamp(-term.clip, term.clip) + term.clip] for term in terms]
-    return functools.reduce(torch.add, tables)
+def _widened(terms: Sequence[RelativeKeys | RelativeValues], reach: int, q: Tensor) -> Tensor:  # (H, C, D)
+    """The sum of their tables, the outermost vectors of each repeated up to the reach and into the padding."""
+    count = by_eight(2 * reach + 1)
+    offset = torch.arange(-reach, count - reach, device=q.device)
+    tables = [term.table[:, offset.clamp(-term.clip, term.clip) + term.clip] for term in terms]
+    return functools.reduce(torch.add, tables).expand(q.shape[1], -1, -1)
 
 
 def _beside(factors: list[Tensor]) -> Tensor:

@@ -52,7 +52,7 @@ def query_kernel(
     grad_stride_b, grad_stride_h, grad_stride,
     toe_ptr, toe_stride_b, toe_stride_h, toe_width, toe_shift,
     left_ptr, left_stride_b, left_stride_h, right_ptr, right_stride_b, right_stride_h,
-    rows_ptr, reach, rows_shift,
+    rows_ptr, rows_stride_h, rows_count, reach, rows_shift,
     lengths_ptr, q_docs_ptr, q_docs_stride, k_docs_ptr, k_docs_stride,
     mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q,
     scale, dropout, seed_ptr, heads, groups, q_len, k_len,
@@ -79,7 +79,7 @@ def query_kernel(
     q_docs_ptr += b * q_docs_stride
     k_docs_ptr += b * k_docs_stride
     mask_ptr += b * mask_stride_b + h * mask_stride_h
-    rows_at = pair * q_len * (2 * reach + 1)
+    rows_at = h * rows_stride_h + b * q_len * rows_count
     rows_ptr += rows_at
     grad_weights_ptr += rows_at
     drows_ptr += rows_at
@@ -127,8 +127,8 @@ def query_kernel(
                 s += tl.dot(left_tile, right_tile, input_precision=PRECISION) * LOG2E
             if RELATIVE:
                 tile = relative_tile(
-                    rows_ptr, start_q, start_k, offs_q[:, None], offs_k[None, :], q_len, rows_shift, reach,
-                    BLOCK_Q, BLOCK_K,
+                    rows_ptr, start_q, start_k, offs_q[:, None], offs_k[None, :], q_len,
+                    rows_count, rows_shift, reach, BLOCK_Q, BLOCK_K,
                 )  # fmt: skip
                 s += tile * LOG2E
             p = tl.exp2(s - lse[:, None])
@@ -141,8 +141,8 @@ def query_kernel(
             dp = tl.dot(grad_tile, v_tile, input_precision=PRECISION)
             if WEIGHTS:
                 dp += relative_tile(
-                    grad_weights_ptr, start_q, start_k, offs_q[:, None], offs_k[None, :], q_len, rows_shift, reach,
-                    BLOCK_Q, BLOCK_K,
+                    grad_weights_ptr, start_q, start_k, offs_q[:, None], offs_k[None, :], q_len,
+                    rows_count, rows_shift, reach, BLOCK_Q, BLOCK_K,
                 )  # fmt: skip
             if DROPOUT:
                 dp *= kept(seed, pair, offs_q[:, None], offs_k[None, :], k_len, dropout)
@@ -161,11 +161,11 @@ def query_kernel(
                     within = (
                         (offset > -reach) & (offset < reach) & (offs_q[:, None] < q_len) & (offs_k[None, :] < k_len)
                     )
-                    ptrs = drows_ptr + offs_q.to(tl.int64)[:, None] * (2 * reach + 1) + offset + reach
+                    ptrs = drows_ptr + offs_q.to(tl.int64)[:, None] * rows_count + offset + reach
                     tl.store(ptrs, ds.to(drows_ptr.dtype.element_ty), mask=within)
     rows = offs_q[:, None] < q_len
     if RELATIVE:
-        row_ptrs = drows_ptr + offs_q.to(tl.int64) * (2 * reach + 1)
+        row_ptrs = drows_ptr + offs_q.to(tl.int64) * rows_count
         tl.store(row_ptrs, far_left.to(drows_ptr.dtype.element_ty), mask=offs_q < q_len)
         tl.store(row_ptrs + 2 * reach, far_right.to(drows_ptr.dtype.element_ty), mask=offs_q < q_len)
     dq_ptrs = dq_ptr + ((b * q_len + offs_q) * heads + h)[:, None] * WIDTH + offs_d[None, :]  # (B, Lq, H, D)
@@ -182,7 +182,7 @@ def key_kernel(
     grad_stride_b, grad_stride_h, grad_stride,
     toe_ptr, toe_stride_b, toe_stride_h, toe_width, toe_shift,
     left_ptr, left_stride_b, left_stride_h, right_ptr, right_stride_b, right_stride_h,
-    rows_ptr, reach, rows_shift,
+    rows_ptr, rows_stride_h, rows_count, reach, rows_shift,
     lengths_ptr, q_docs_ptr, q_docs_stride, k_docs_ptr, k_docs_stride,
     mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q,
     scale, dropout, seed_ptr, heads, groups, q_len, k_len,
@@ -209,7 +209,7 @@ def key_kernel(
     q_docs_ptr += b * q_docs_stride
     k_docs_ptr += b * k_docs_stride
     mask_ptr += b * mask_stride_b + h * mask_stride_h
-    rows_at = pair * q_len * (2 * reach + 1)
+    rows_at = h * rows_stride_h + b * q_len * rows_count
     rows_ptr += rows_at
     grad_weights_ptr += rows_at
     length = k_len
@@ -269,8 +269,8 @@ def key_kernel(
                 s += tl.dot(right_tile, left_tile, input_precision=PRECISION) * LOG2E
             if RELATIVE:
                 tile = relative_tile(
-                    rows_ptr, start_q, start_k, offs_q[None, :], offs_k[:, None], q_len, rows_shift, reach,
-                    BLOCK_Q, BLOCK_K,
+                    rows_ptr, start_q, start_k, offs_q[None, :], offs_k[:, None], q_len,
+                    rows_count, rows_shift, reach, BLOCK_Q, BLOCK_K,
                 )  # fmt: skip
                 s += tile * LOG2E
             p = tl.exp2(s - lse[None, :])
@@ -283,8 +283,8 @@ def key_kernel(
             dp = tl.dot(v_tile, tl.trans(grad_tile), input_precision=PRECISION)
             if WEIGHTS:
                 dp += relative_tile(
-                    grad_weights_ptr, start_q, start_k, offs_q[None, :], offs_k[:, None], q_len, rows_shift, reach,
-                    BLOCK_Q, BLOCK_K,
+                    grad_weights_ptr, start_q, start_k, offs_q[None, :], offs_k[:, None], q_len,
+                    rows_count, rows_shift, reach, BLOCK_Q, BLOCK_K,
                 )  # fmt: skip
             weight = p
             if DROPOUT:
@@ -316,7 +316,7 @@ def diagonal_kernel(
     grad_stride_b, grad_stride_h, grad_stride,
     toe_ptr, toe_stride_b, toe_stride_h, toe_width, toe_shift,
     left_ptr, left_stride_b, left_stride_h, right_ptr, right_stride_b, right_stride_h,
-    rows_ptr, reach, rows_shift,
+    rows_ptr, rows_stride_h, rows_count, reach, rows_shift,
     lengths_ptr, q_docs_ptr, q_docs_stride, k_docs_ptr, k_docs_stride,
     mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q,
     scale, dropout, seed_ptr, heads, groups, q_len, k_len, batch, together, chunks,
@@ -391,11 +391,11 @@ def diagonal_kernel(
                     left_tile = load_rows(left, offs_q, offs_r, q_len, RANK, RANK, WHOLE_R, EDGES)
                     right_tile = load_columns(right, offs_k, offs_r, k_len, RANK, RANK, WHOLE_R, EDGES)
                     s += tl.dot(left_tile, right_tile, input_precision=PRECISION) * LOG2E
-                rows_at = pair * q_len * (2 * reach + 1)
+                rows_at = h * rows_stride_h + b * q_len * rows_count
                 if RELATIVE:
                     tile = relative_tile(
                         rows_ptr + rows_at, start_q, start_k, offs_q[:, None], offs_k[None, :], q_len,
-                        rows_shift, reach, HALF, BLOCK,
+                        rows_count, rows_shift, reach, HALF, BLOCK,
                     )  # fmt: skip
                     s += tile * LOG2E
                 p = tl.exp2(s - lse[:, None])
@@ -410,7 +410,7 @@ def diagonal_kernel(
                 if WEIGHTS:
                     dp += relative_tile(
                         grad_weights_ptr + rows_at, start_q, start_k, offs_q[:, None], offs_k[None, :], q_len,
-                        rows_shift, reach, HALF, BLOCK,
+                        rows_count, rows_shift, reach, HALF, BLOCK,
                     )  # fmt: skip
                 if DROPOUT:
                     dp *= kept(seed, pair, offs_q[:, None], offs_k[None, :], k_len, dropout)

@@ -28,7 +28,7 @@ def forward_kernel(
     q_stride_b, q_stride_h, q_stride, k_stride_b, k_stride_h, k_stride, v_stride_b, v_stride_h, v_stride,
     toe_ptr, toe_stride_b, toe_stride_h, toe_width, toe_shift,
     left_ptr, left_stride_b, left_stride_h, right_ptr, right_stride_b, right_stride_h,
-    rows_ptr, reach, rows_shift,
+    rows_ptr, rows_stride_h, rows_count, reach, rows_shift,
     lengths_ptr, q_docs_ptr, q_docs_stride, k_docs_ptr, k_docs_stride,
     mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q,
     scale, dropout, seed_ptr, heads, groups, q_len, k_len,
@@ -54,7 +54,7 @@ def forward_kernel(
     k_docs_ptr += b * k_docs_stride
     mask_ptr += b * mask_stride_b + h * mask_stride_h
     if RELATIVE:
-        rows_ptr += pair * q_len * (2 * reach + 1)
+        rows_ptr += h * rows_stride_h + b * q_len * rows_count
     length = k_len
     if LENGTHS:
         length = tl.load(lengths_ptr + b).to(tl.int32)
@@ -96,8 +96,8 @@ def forward_kernel(
                 s += tl.dot(left_tile, right_tile, input_precision=PRECISION) * LOG2E
             if RELATIVE:
                 tile = relative_tile(
-                    rows_ptr, start_q, start_k, offs_q[:, None], offs_k[None, :], q_len, rows_shift, reach,
-                    BLOCK_Q, BLOCK_K,
+                    rows_ptr, start_q, start_k, offs_q[:, None], offs_k[None, :], q_len,
+                    rows_count, rows_shift, reach, BLOCK_Q, BLOCK_K,
                 )  # fmt: skip
                 s += tile * LOG2E
             if checked == 1:
@@ -136,7 +136,7 @@ def forward_kernel(
     if WEIGHTS:
         # The weight of each offset within reach is one score: made again, now that the denominators are known.
         kind = weights_ptr.dtype.element_ty
-        row_ptrs = weights_ptr + (pair * q_len + offs_q) * (2 * reach + 1)
+        row_ptrs = weights_ptr + h * rows_stride_h + (b * q_len + offs_q) * rows_count
         tl.store(row_ptrs, (far_left / total).to(kind), mask=offs_q < q_len)
         tl.store(row_ptrs + 2 * reach, (far_right / total).to(kind), mask=offs_q < q_len)
         first = tl.maximum(start_q + rows_shift - reach + 1, begin_k) // BLOCK_K * BLOCK_K
@@ -151,8 +151,8 @@ def forward_kernel(
                 s += tl.dot(left_tile, right_tile, input_precision=PRECISION) * LOG2E
             if RELATIVE:
                 tile = relative_tile(
-                    rows_ptr, start_q, start_k, offs_q[:, None], offs_k[None, :], q_len, rows_shift, reach,
-                    BLOCK_Q, BLOCK_K,
+                    rows_ptr, start_q, start_k, offs_q[:, None], offs_k[None, :], q_len,
+                    rows_count, rows_shift, reach, BLOCK_Q, BLOCK_K,
                 )  # fmt: skip
                 s += tile * LOG2E
             p = tl.exp2(s - lse[:, None])

@@ -19,3 +19,8 @@ def summed_groups(t: Tensor, groups: int) -> Tensor:
 def strides(*tensors: Tensor) -> list[int]:
     """Of batch, head and row."""
     return [stride for t in tensors for stride in t.stride()[:3]]
+
+
+def by_eight(count: int) -> int:
+    """The next multiple of eight, so that rows of half-precision numbers are aligned."""
+    return (count + 7) // 8 * 8

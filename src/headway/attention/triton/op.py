@@ -10,7 +10,7 @@ import triton
 from torch import Tensor
 
 from headway.attention.triton import backward_kernels, forward_kernel, hopper, short, tiles
-from headway.attention.triton.layout import rows_first, strides, summed_groups
+from headway.attention.triton.layout import by_eight, rows_first, strides, summed_groups
 
 LOG2E = 1.4426950408889634
 Config = dict[str, int]
@@ -52,7 +52,7 @@ def fused(
     values: Tensor | None,  # (B|1, H|1, Lq + Lk - 1), a Toeplitz bias
     left: Tensor | None,  # (B|1, H|1, Lq, R), a low-rank bias
     right: Tensor | None,  # (B|1, H|1, Lk, R)
-    rows: Tensor | None,  # (B, H, Lq, 2 * reach + 1), a score for each query and clipped offset
+    rows: Tensor | None,  # (H, B, Lq, by_eight(2 * reach + 1)), a score for each query and clipped offset
     reach: int,
     shift: int,  # position of the first query
     weights: bool,  # whether the weights of each clipped offset are wanted
@@ -134,11 +134,11 @@ def fused_backward(
     to_weights = call.nothing
     if weights:
         to_weights = torch.zeros_like(of_offsets) if grad_weights is None else grad_weights.contiguous()
-        delta += (to_weights.float() * of_offsets.float()).sum(-1)
+        delta += (to_weights.float() * of_offsets.float()).sum(-1).transpose(0, 1)
     dq, dk, dv = (rows_first(q, *size) for size in ((q_len, width), (k_len, width), (k_len, v_width)))
     dleft = q.new_empty(batch, heads, q_len, call.rank, dtype=torch.float32)
     dright = q.new_empty(batch, heads, k_len, call.rank, dtype=torch.float32)
-    drows = call.nothing if rows is None else torch.zeros_like(rows)
+    drows = call.nothing if rows is None else torch.zeros_like(rows, memory_format=torch.contiguous_format)
     before = (q, k, v, grad, to_weights, lse, delta)
     bias, flags = call.bias(rows, reach, shift), call.flags(values, rows, weights)
 
@@ -190,7 +190,8 @@ def _shaped(
 
 
 def _weights_like(q: Tensor, reach: int, exact: bool) -> Tensor:
-    return q.new_empty(*q.shape[:3], 2 * reach + 1, dtype=torch.float32 if exact else q.dtype)
+    size = (q.shape[1], q.shape[0], q.shape[2], by_eight(2 * reach + 1))
+    return q.new_empty(size, dtype=torch.float32 if exact else q.dtype)
 
 
 def _toeplitz_grad(
@@ -326,7 +327,9 @@ class Call:
             else:
                 factor = factor.to(torch.float16 if self.half else torch.float32).contiguous()
                 factors += [factor, *_strides(factor)]
-        return *factors, self.nothing if rows is None else rows, reach, shift
+        count = by_eight(2 * reach + 1)
+        stride = self.q.shape[0] * self.q.shape[2] * count
+        return *factors, self.nothing if rows is None else rows, stride, count, reach, shift
 
     def toeplitz(self, values: Tensor | None, orientation: str, setting: Config) -> tuple[Tensor, int, int, int, int]:
         """The skewed table for tiles whose rows are queries ("rows") or keys ("columns"), its strides and its shift."""

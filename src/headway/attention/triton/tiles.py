@@ -109,12 +109,13 @@ def near_band(start_q, start_k, shift, reach, BLOCK_Q: tl.constexpr, BLOCK_K: tl
 
 @triton.jit
 def relative_tile(
-    rows_ptr,  # (Lq, 2 * reach + 1): one number per query and clipped offset
+    rows_ptr,  # (Lq, count): one number per query and clipped offset
     start_q,
     start_k,
     offs_q,  # broadcast shape: (BLOCK_Q, 1) or (1, BLOCK_Q)
     offs_k,
     q_len,
+    count,
     shift,
     reach,
     BLOCK_Q: tl.constexpr,
@@ -122,7 +123,7 @@ def relative_tile(
 ):
     """rows[i, clip(j - i - shift, -reach, reach) + reach]; far from the diagonal one number per row."""
     near, right = near_band(start_q, start_k, shift, reach, BLOCK_Q, BLOCK_K)
-    row_ptrs = rows_ptr + offs_q.to(tl.int64) * (2 * reach + 1)
+    row_ptrs = rows_ptr + offs_q.to(tl.int64) * count
     if near:
         column = tl.minimum(tl.maximum(offs_k - offs_q - shift, -reach), reach) + reach
         tile = tl.load(row_ptrs + column, mask=(offs_q < q_len) & (offs_k >= 0), other=0.0).to(tl.float32)

@@ -1,0 +1,38 @@
+"""Encoders with any encoding, as transformers models; importing this registers them with transformers' Auto classes."""
+
+try:
+    from transformers import (
+        AutoConfig,
+        AutoModel,
+        AutoModelForMaskedLM,
+        AutoModelForQuestionAnswering,
+        AutoModelForSequenceClassification,
+    )
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("headway.models needs transformers: pip install 'headway[models]'") from error
+
+from headway.models.config import EncoderConfig
+from headway.models.encoder import EncoderModel, EncoderPreTrainedModel
+from headway.models.heads import EncoderForMaskedLM, EncoderForQuestionAnswering, EncoderForSequenceClassification
+from headway.models.parameters import ParameterCount, parameter_table, pretraining_parameters
+from headway.models.presets import PRESETS, preset
+
+AutoConfig.register(EncoderConfig.model_type, EncoderConfig, exist_ok=True)
+AutoModel.register(EncoderConfig, EncoderModel, exist_ok=True)
+AutoModelForMaskedLM.register(EncoderConfig, EncoderForMaskedLM, exist_ok=True)
+AutoModelForSequenceClassification.register(EncoderConfig, EncoderForSequenceClassification, exist_ok=True)
+AutoModelForQuestionAnswering.register(EncoderConfig, EncoderForQuestionAnswering, exist_ok=True)
+
+__all__ = [
+    "PRESETS",
+    "EncoderConfig",
+    "EncoderForMaskedLM",
+    "EncoderForQuestionAnswering",
+    "EncoderForSequenceClassification",
+    "EncoderModel",
+    "EncoderPreTrainedModel",
+    "ParameterCount",
+    "parameter_table",
+    "preset",
+    "pretraining_parameters",
+]

@@ -1,0 +1,156 @@
+"""The encoder's configuration: BERT's sizes, and where position and segments go."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import field, fields
+from typing import Any, ClassVar, cast
+
+import torch
+from transformers import PreTrainedConfig
+
+from headway.encodings import ENCODINGS, DietAbs, Encoding, Together, encoding, option_names
+
+ATTENTIONS = ("full", "linformer")
+PROJECTION_SHARINGS = ("none", "head", "key-value", "layer")
+PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
+
+
+class EncoderConfig(PreTrainedConfig):  # type: ignore[misc]
+    """Sizes and choices of an encoder; what is not given is BERT-base (Devlin et al. 2019).
+
+    Args:
+        max_position_embeddings: longest sequence of training; the limit of encodings that do not extend.
+        type_vocab_size: number of segments.
+        encoding: a name of `headway.ENCODINGS`, or several joined by "+".
+        sharing: none, head or layer, for all that has parameters per head; the encoding's own default unless given.
+        segments: none, input or per-head.
+        encoding_options: options of the encoding, such as {"rank": 128}.
+        attention: full, or linformer, which projects keys and values to `projected_length` along the length.
+        projection_sharing: none, head (all heads of a layer), key-value (those, and keys with values) or layer (all).
+        initializer_range: of words, projections and heads; encodings draw their own (their option init_std).
+        classifier_dropout: before the classification head; hidden_dropout_prob unless given.
+    """
+
+    model_type: ClassVar[str] = "headway-encoder"
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    encoding: str = "learned"
+    sharing: str | None = None
+    segments: str = "input"
+    encoding_options: dict[str, Any] = field(default_factory=dict)
+    attention: str = "full"
+    projected_length: int | None = None
+    projection_sharing: str = "key-value"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    classifier_dropout: float | None = None
+    layer_norm_eps: float = 1e-12
+    initializer_range: float = 0.02
+    pad_token_id: int | None = 0
+    tie_word_embeddings: bool = True
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        _check_names(kwargs, [known.name for known in fields(self)])
+        super().__post_init__(**kwargs)
+        self._check_sizes()
+        self._check_attention()
+        with torch.device("meta"):  # names and options are wrong here or nowhere
+            self.build()
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_attention_heads
+
+    def build(self) -> tuple[Encoding, Encoding | None]:
+        """The encoding of positions and, where there are any, that of segments.
+
+        Apart, so that a checkpoint without segments can go on with them (Chen et al. 2021b, App. A): the tensors of
+        positions have the same names in both.
+        """
+        options = dict(self.encoding_options)
+        if self.attention == "linformer" and DietAbs.name in self.encoding.split("+"):
+            options["key_length"] = self.projected_length
+        built = encoding(
+            self.encoding,
+            num_layers=self.num_hidden_layers,
+            num_heads=self.num_attention_heads,
+            head_dim=self.head_dim,
+            max_length=self.max_position_embeddings,
+            sharing=self.sharing,
+            segments=self.segments,
+            num_segments=self.type_vocab_size,
+            **options,
+        )
+        parts = parts_of(built)
+        if self.attention == "linformer":
+            _check_linformer(parts)
+        if self.segments == "none":
+            return built, None
+        return parts[0] if len(parts) == 2 else Together(parts[:-1]), parts[-1]
+
+    def _check_sizes(self) -> None:
+        for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}.")
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size: expected a multiple of num_attention_heads ({self.num_attention_heads}), "
+                f"got {self.hidden_size}."
+            )
+        if self.problem_type is not None and self.problem_type not in PROBLEM_TYPES:
+            raise ValueError(f"problem_type: expected one of {', '.join(PROBLEM_TYPES)}, got {self.problem_type!r}.")
+
+    def _check_attention(self) -> None:
+        if self.attention not in ATTENTIONS:
+            raise ValueError(f"attention: expected one of {', '.join(ATTENTIONS)}, got {self.attention!r}.")
+        if self.projection_sharing not in PROJECTION_SHARINGS:
+            raise ValueError(
+                f"projection_sharing: expected one of {', '.join(PROJECTION_SHARINGS)}, "
+                f"got {self.projection_sharing!r}."
+            )
+        if self.attention == "full":
+            if self.projected_length is not None:
+                raise ValueError(
+                    f"projected_length: expected None with attention='full', got {self.projected_length}. "
+                    f"Set attention='linformer' to project keys and values."
+                )
+        elif self.projected_length is None or not 1 <= self.projected_length <= self.max_position_embeddings:
+            raise ValueError(
+                f"projected_length: expected 1 to {self.max_position_embeddings} (max_position_embeddings) with "
+                f"attention='linformer', got {self.projected_length}. Chen et al. (2021b) use 32."
+            )
+
+
+def parts_of(built: Encoding) -> list[Encoding]:
+    """The encodings of a sum, or the one there is."""
+    return [cast(Encoding, part) for part in built.parts] if isinstance(built, Together) else [built]
+
+
+def _check_names(names: Iterable[str], known: list[str]) -> None:
+    """transformers keeps any name it does not know; one that was meant to be another must not be lost that way."""
+    options = {option for kind in ENCODINGS.values() for option in option_names(kind)}
+    for name in names:
+        if name in options:
+            raise ValueError(f"{name}: it is an option of the encoding. Pass encoding_options={{{name!r}: ...}}.")
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+        if near:
+            raise ValueError(f"{name}: no such setting. Did you mean {near[0]!r}?")
+
+
+def _check_linformer(parts: list[Encoding]) -> None:
+    for part in parts:
+        if not isinstance(part, DietAbs) and set(part.places) - {"input"}:
+            raise NotImplementedError(
+                f"attention: linformer's keys are mixtures of all positions, on which {part.name} "
+                f"({' and '.join(part.places)}) is not defined. Use an encoding of the input (learned, sinusoidal, "
+                f"none), diet-abs, and segments='input' or 'none'; or attention='full'."
+            )

@@ -1,0 +1,179 @@
+"""The encoder: BERT's architecture, in which position enters only through the encoding's four methods."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.utils import can_return_tuple
+
+from headway.encodings import Encoding
+from headway.models.config import EncoderConfig, parts_of
+from headway.models.frame import Frame
+from headway.models.layers import EncoderLayer, LengthProjection, Pooler
+from headway.models.norm import LayerNorm
+from headway.models.padding import padding
+
+
+class EncoderPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
+    """What all encoder models share: how they are drawn, loaded and checkpointed."""
+
+    config_class = EncoderConfig
+    config: EncoderConfig
+    base_model_prefix = "encoder"
+    supports_gradient_checkpointing = True
+    _no_split_modules: ClassVar[list[str]] = ["EncoderLayer"]
+    _input_embed_layer = "words"
+    # A head is left behind when a model goes on to another task; any other tensor that has no place is an error.
+    _keys_to_ignore_on_load_unexpected: ClassVar[set[str]] = {
+        r"^prediction\.",
+        r"^classifier\.",
+        r"^spans\.",
+        r"(^|\.)pooler\.",
+    }
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if not isinstance(module, Encoding | LengthProjection):
+            super()._init_weights(module)
+            return
+        # Encodings draw themselves. What was loaded stays: only what a checkpoint lacks, and buffers, are made anew.
+        loaded = [(p, p.clone()) for p in module.parameters() if getattr(p, "_is_hf_initialized", False)]
+        module.reset_parameters()
+        for parameter, value in loaded:
+            parameter.copy_(value)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers, except that a tensor this model has no place for is an error, not a warning."""
+        wants_info = kwargs.pop("output_loading_info", False)
+        model, info = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
+        unknown = sorted(info["unexpected_keys"])
+        if unknown:
+            shown = ", ".join(unknown[:8]) + (f" and {len(unknown) - 8} more" if len(unknown) > 8 else "")
+            raise ValueError(
+                f"{pretrained_model_name_or_path}: expected tensors of {cls.__name__} with encoding "
+                f"{model.config.encoding!r} and segments {model.config.segments!r}, got also {shown}. "
+                f"Load it with the configuration it was saved with."
+            )
+        return (model, info) if wants_info else model
+
+    def gradient_checkpointing_enable(
+        self, gradient_checkpointing_kwargs: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        asked = {"use_reentrant": False, **(gradient_checkpointing_kwargs or {})}
+        if asked["use_reentrant"]:
+            raise ValueError(
+                "use_reentrant: expected False, got True. Biases that layers share come from outside the checkpointed "
+                "layer, and reentrant checkpointing would lose their gradients."
+            )
+        super().gradient_checkpointing_enable(gradient_checkpointing_kwargs=asked, **kwargs)
+
+
+class EncoderModel(EncoderPreTrainedModel):
+    """Words, position and segments through the layers; without a head.
+
+    `encoding` is the encoding of positions, `segments` that of segments (None where there is none).
+    """
+
+    def __init__(self, config: EncoderConfig, add_pooling_layer: bool = True) -> None:
+        super().__init__(config)
+        self.words = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.encoding, self.segments = config.build()
+        self.norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.projection = LengthProjection(config) if config.attention == "linformer" else None
+        self.layers = nn.ModuleList(EncoderLayer(config, index) for index in range(config.num_hidden_layers))
+        self.pooler = Pooler(config) if add_pooling_layer else None
+        self.post_init()
+
+    @can_return_tuple  # type: ignore[untyped-decorator]
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        documents: Tensor | None = None,
+        lengths: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+    ) -> BaseModelOutputWithPooling:
+        """Hidden states of every token, and the pooled first one.
+
+        Args:
+            input_ids: (B, L) words; or `inputs_embeds`, (B, L, E), in their place.
+            attention_mask: (B, L), nonzero = a word, zero = padding; or boolean (B, Lq, Lk) or (B, H|1, Lq, Lk), True =
+                may attend.
+            token_type_ids: (B, L) segments; all 0 unless given.
+            documents: (B, L) ids of packed texts. They do not see one another and each counts its positions from 0;
+                padding has an id of its own, such as -1. The first token is then that of one text among several, so
+                that nothing is pooled: `pooler_output` is None.
+            lengths: (B,) words of each sequence, all padding after them, in place of attention_mask. On a GPU a model
+                can only know this if it is told.
+            output_attentions: also the weights, (B, H, L, Lk) for each layer, before dropout; from the plain formula.
+            output_hidden_states: also the layers' inputs and the last output.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("input_ids, inputs_embeds: expected exactly one of them, got both or neither.")
+        x = self.words(input_ids) if inputs_embeds is None else inputs_embeds
+        frame = self._frame(x, attention_mask, token_type_ids, documents, lengths)
+        x = self.dropout(self.norm(frame.embed(x)))
+        with_weights = self.config.output_attentions if output_attentions is None else output_attentions
+        with_states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        states, all_weights = [x], []
+        for layer in self.layers:
+            x, weights = layer(x, frame, self.projection, with_weights)
+            states.append(x)
+            all_weights.append(weights)
+        return BaseModelOutputWithPooling(
+            last_hidden_state=x,
+            pooler_output=None if self.pooler is None or documents is not None else self.pooler(x),
+            hidden_states=tuple(states) if with_states else None,
+            attentions=tuple(all_weights) if with_weights else None,
+        )
+
+    def _frame(
+        self,
+        x: Tensor,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
+        documents: Tensor | None,
+        lengths: Tensor | None,
+    ) -> Frame:
+        batch, length, _ = x.shape
+        if self.projection is not None and documents is not None:
+            raise NotImplementedError(
+                "documents: linformer mixes all keys of a row, so that packed texts would see one another. "
+                "Pad each text to a row of its own, or use attention='full'."
+            )
+        lengths, mask = padding(attention_mask, lengths, (batch, length))
+        if self.segments is None:
+            _check_no_segments(token_type_ids)
+        return Frame(
+            [*parts_of(self.encoding), *([] if self.segments is None else [self.segments])],
+            scale=self.encoding.scale,
+            q_len=length,
+            k_len=length if self.projection is None else self.projection.matrix.shape[-2],
+            segments=None if self.segments is None else token_type_ids,
+            documents=documents,
+            lengths=lengths,
+            mask=mask,
+        )
+
+
+def _check_no_segments(token_type_ids: Tensor | None) -> None:
+    """Tokenizers give ids of segments unasked. All of segment 0 is no loss; others would be lost, which is an error.
+
+    Read on the CPU only: elsewhere it would wait for the device.
+    """
+    if token_type_ids is None or token_type_ids.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    if bool(token_type_ids.any()):
+        raise ValueError(
+            "token_type_ids: expected segment 0 everywhere, because the model has segments='none', got others. "
+            "Build or load it with segments='input' or segments='per-head', or leave the ids out."
+        )

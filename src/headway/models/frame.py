@@ -1,0 +1,72 @@
+"""What all layers of one forward pass have in common: how the encodings act in it, and who may attend to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from headway.bias import Bias, ValueBias
+from headway.encodings import Encoding
+
+
+class Frame:
+    """The four places of all encodings of a model, and the masks, for one batch.
+
+    What layers share is worked out once; the rest when its layer asks.
+    """
+
+    def __init__(
+        self,
+        encodings: Sequence[Encoding],  # of positions, then of segments
+        *,
+        scale: float | None,
+        q_len: int,
+        k_len: int,  # differs from q_len where keys are projected along the length
+        segments: Tensor | None = None,  # (B, L)
+        documents: Tensor | None = None,  # (B, L)
+        lengths: Tensor | None = None,  # (B,)
+        mask: Tensor | None = None,  # (B, H|1, Lq|1, Lk) boolean
+    ) -> None:
+        self.encodings = encodings
+        self.scale = scale
+        self.q_len, self.k_len = q_len, k_len
+        self.segments, self.documents = segments, documents
+        self.lengths, self.mask = lengths, mask
+        self.shared_bias = self._sum([part for part in encodings if part.layer_sets == 1], 0)
+        self.own = [part for part in encodings if part.layer_sets > 1]
+
+    def embed(self, x: Tensor) -> Tensor:
+        for part in self.encodings:
+            x = part.embed(x, segments=self._ids(part), documents=self.documents)
+        return x
+
+    def rotate(self, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        for part in self.encodings:
+            q, k = part.rotate(q, k, layer=layer, documents=self.documents)
+        return q, k
+
+    def bias(self, layer: int) -> Bias | None:
+        return _plus(self.shared_bias, self._sum(self.own, layer))
+
+    def value_bias(self, layer: int) -> ValueBias | None:
+        total: ValueBias | None = None
+        for part in self.encodings:
+            term = part.value_bias(layer, self.q_len, self.k_len)
+            total = term if total is None else total + term
+        return total
+
+    def _sum(self, parts: Sequence[Encoding], layer: int) -> Bias | None:
+        total: Bias | None = None
+        for part in parts:
+            ids = self._ids(part) if self.k_len == self.q_len else None  # projected keys are of no segment
+            documents = self.documents
+            total = _plus(total, part.bias(layer, self.q_len, self.k_len, segments=ids, documents=documents))
+        return total
+
+    def _ids(self, part: Encoding) -> Tensor | None:
+        return self.segments if part.takes_segments else None
+
+
+def _plus(a: Bias | None, b: Bias | None) -> Bias | None:
+    return b if a is None else a + b

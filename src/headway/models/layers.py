@@ -1,0 +1,131 @@
+"""The encoder's layers: BERT's (Devlin et al. 2019, Sec. 3), with position wherever the encoding puts it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from headway.attention.call import attention
+from headway.attention.eager import weighted
+from headway.attention.linformer import projected
+from headway.attention.request import checked
+from headway.models.config import EncoderConfig
+from headway.models.frame import Frame
+from headway.models.norm import LayerNorm
+from headway.models.padding import kept
+
+
+class EncoderLayer(GradientCheckpointingLayer):  # type: ignore[misc]
+    """Attention and feed-forward, each followed by dropout, the sum with its input, and LayerNorm."""
+
+    def __init__(self, config: EncoderConfig, index: int) -> None:
+        super().__init__()
+        self.attention = SelfAttention(config, index)
+        self.attention_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.up = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.down = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(
+        self,
+        x: Tensor,  # (B, L, E)
+        frame: Frame,
+        projection: LengthProjection | None = None,
+        output_attentions: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:  # (B, L, E), and the weights (B, H, L, Lk) if they were asked for
+        mixed, weights = self.attention(x, frame, projection, output_attentions)
+        x = self.attention_norm(x + self.dropout(mixed))
+        x = self.norm(x + self.dropout(self.down(F.gelu(self.up(x)))))
+        return x, weights
+
+
+class SelfAttention(nn.Module):
+    """All heads' attention; the encoding turns q and k, and adds to scores and values."""
+
+    def __init__(self, config: EncoderConfig, index: int) -> None:
+        super().__init__()
+        self.index = index
+        self.heads = (config.num_attention_heads, config.head_dim)
+        self.dropout = config.attention_probs_dropout_prob
+        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
+        self.output = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(
+        self, x: Tensor, frame: Frame, projection: LengthProjection | None, output_attentions: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        q, k, v = self.qkv(x).unflatten(-1, (3, *self.heads)).permute(2, 0, 3, 1, 4)  # each (B, H, L, D)
+        q, k = frame.rotate(q, k, self.index)
+        lengths, mask = frame.lengths, frame.mask
+        if projection is not None:
+            k, v = projection(k, v, self.index, kept(lengths, mask, frame.q_len))
+            lengths = mask = None  # padding has no part in the projected keys: all of them may be seen
+        arguments: dict[str, Any] = {
+            "bias": frame.bias(self.index),
+            "value_bias": frame.value_bias(self.index),
+            "mask": mask,
+            "causal": False,
+            "lengths": lengths,
+            "documents": frame.documents,
+            "scale": frame.scale,
+            "dropout": self.dropout if self.training else 0.0,
+        }
+        weights = None
+        if output_attentions:
+            mixed, weights = weighted(checked(q, k, v, **arguments))
+        else:
+            mixed = attention(q, k, v, **arguments)
+        return self.output(mixed.transpose(1, 2).flatten(2)), weights
+
+
+class LengthProjection(nn.Module):
+    """Linformer's projections of keys and values along the length, of all layers.
+
+    Paper:    Wang et al. (2020), "Linformer", Sec. 4
+    Symbols:  E, F -> matrix[:, 0], matrix[:, 1], (layers, 2, heads, projected_length, max_length), each axis of size 1
+              where it is shared;  k -> projected_length
+    Departs:  drawn with standard deviation max_length ** -0.5, which keeps the keys' variance. The default sharing,
+              "key-value", is how Chen et al. (2021b), Eq. (4), writes it: one E for all heads of a layer
+    Checked:  tests/parity/test_linformer.py
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        assert config.projected_length is not None  # the configuration was checked
+        shared = ("none", "head", "key-value", "layer").index(config.projection_sharing)
+        layers = 1 if shared >= 3 else config.num_hidden_layers
+        kinds = 1 if shared >= 2 else 2
+        heads = 1 if shared >= 1 else config.num_attention_heads
+        self.matrix = nn.Parameter(
+            torch.empty(layers, kinds, heads, config.projected_length, config.max_position_embeddings)
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.matrix, std=self.matrix.shape[-1] ** -0.5)
+
+    def forward(
+        self,
+        k: Tensor,  # (B, H, L, D)
+        v: Tensor,  # (B, H, L, D)
+        layer: int,
+        keep: Tensor | None,  # (B, L) boolean
+    ) -> tuple[Tensor, Tensor]:  # (B, H, projected_length, D) both
+        matrix = self.matrix[layer if len(self.matrix) > 1 else 0]
+        return projected(k, matrix[0], keep), projected(v, matrix[-1], keep)
+
+
+class Pooler(nn.Module):
+    """The first token's vector, through a layer and tanh."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, L, E) to (B, E)
+        pooled: Tensor = self.dense(x[:, 0]).tanh()
+        return pooled

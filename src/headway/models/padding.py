@@ -1,0 +1,57 @@
+"""Which keys are padding: what callers say, as the two forms that attention takes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def padding(
+    attention_mask: Tensor | None,  # (B, L); or boolean (B, Lq, Lk) or (B, H|1, Lq, Lk)
+    lengths: Tensor | None,  # (B,)
+    shape: tuple[int, int],  # B and L of the input
+) -> tuple[Tensor | None, Tensor | None]:  # lengths (B,), mask (B, H|1, Lq|1, Lk)
+    """`lengths` and `mask` for attention, at most one of them.
+
+    On the CPU a mask (B, L) is read: all ones is no mask, ones and then zeros are lengths, for which attention has
+    faster paths. On a GPU and under torch.compile reading would wait for the device, so it stays a mask: exact as well;
+    callers who know the lengths pass them.
+    """
+    if attention_mask is None:
+        return lengths, None
+    if lengths is not None:
+        raise ValueError("lengths: expected no attention_mask beside them, got both. They say the same; pass one.")
+    if attention_mask.dim() in (3, 4):
+        if attention_mask.dtype != torch.bool:
+            raise TypeError(
+                f"attention_mask: expected boolean where it has {attention_mask.dim()} axes, True = may attend, "
+                f"got {attention_mask.dtype}. Compare to make it boolean (mask > 0)."
+            )
+        return None, attention_mask[:, None] if attention_mask.dim() == 3 else attention_mask
+    if tuple(attention_mask.shape) != shape:
+        raise ValueError(
+            f"attention_mask: expected {shape} (from the input), or boolean (B, Lq, Lk) or (B, H, Lq, Lk), "
+            f"got {tuple(attention_mask.shape)}."
+        )
+    keep = attention_mask != 0
+    if attention_mask.device.type == "cpu" and not torch.compiler.is_compiling():
+        counted = keep.sum(1)
+        if torch.equal(keep, torch.arange(shape[1]) < counted[:, None]):
+            return (None if bool(keep.all()) else counted), None
+    return None, keep[:, None, None, :]
+
+
+def kept(
+    lengths: Tensor | None, mask: Tensor | None, length: int
+) -> Tensor | None:  # (B, L) boolean, None where everything is kept
+    """Which positions are no padding; a mask that differs between queries has no answer and raises."""
+    if lengths is not None:
+        return torch.arange(length, device=lengths.device) < lengths[:, None]
+    if mask is None:
+        return None
+    if mask.shape[1] != 1 or mask.shape[2] != 1:
+        raise NotImplementedError(
+            f"attention_mask: linformer mixes keys before any query sees them, so that a mask cannot differ between "
+            f"queries or heads; got {tuple(mask.shape)}. Pass (B, L), or use attention='full'."
+        )
+    return mask[:, 0, 0]

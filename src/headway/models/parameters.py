@@ -1,0 +1,69 @@
+"""How many parameters an encoder has, counted as the DIET paper does, beside what the paper says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from headway.models.config import EncoderConfig
+from headway.models.heads import EncoderForMaskedLM
+from headway.models.layers import Pooler
+from headway.models.presets import preset
+
+ENGLISH, MULTILINGUAL = 30_522, 120_000  # sizes of the vocabularies: BERT's, and Sec. 4.2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParameterCount:
+    """One model: its parameters with an English and with a multilingual vocabulary; the paper's, in millions."""
+
+    model: str
+    english: int
+    paper_english: float
+    multilingual: int
+    paper_multilingual: float
+
+
+# Chen et al. (2021b), Table 6: what the model is, and the paper's numbers. "share" is between layers (Sec. 4.4).
+# Shaw et al. is left out (112.9M, 181.7M): the paper does not say at which distance it clips, nor what heads share.
+PAPER: dict[str, tuple[dict[str, Any], float, float]] = {
+    "Devlin et al. (learned, input)": ({"encoding": "learned", "segments": "input"}, 110.1, 178.9),
+    "DIET-REL": ({"encoding": "diet-rel"}, 109.9, 178.7),
+    "DIET-REL, share": ({"encoding": "diet-rel", "sharing": "layer"}, 109.7, 178.5),
+    "DIET-ABS, rank 128": ({"encoding": "diet-abs", "encoding_options": {"rank": 128}}, 128.6, 197.4),
+    "DIET-ABS, rank 128, share": (
+        {"encoding": "diet-abs", "sharing": "layer", "encoding_options": {"rank": 128}},
+        111.3,
+        180.1,
+    ),
+}
+
+
+def parameter_table() -> list[ParameterCount]:
+    """Table 6 of Chen et al. (2021b), worked out: BERT-base, 512 positions, segments per head except in BERT itself."""
+    rows = []
+    for model, (choices, english, multilingual) in PAPER.items():
+        choices = {"segments": "per-head", **choices}
+        rows.append(
+            ParameterCount(
+                model=model,
+                english=pretraining_parameters(preset("bert-base", vocab_size=ENGLISH, **choices)),
+                paper_english=english,
+                multilingual=pretraining_parameters(preset("bert-base", vocab_size=MULTILINGUAL, **choices)),
+                paper_multilingual=multilingual,
+            )
+        )
+    return rows
+
+
+def pretraining_parameters(config: EncoderConfig) -> int:
+    """Parameters as released BERT models count them: with pooler, head for masked words and head for the next sentence.
+
+    Made on the device "meta": shapes without memory.
+    """
+    with torch.device("meta"):
+        parts: list[nn.Module] = [EncoderForMaskedLM(config), Pooler(config), nn.Linear(config.hidden_size, 2)]
+    return sum(parameter.numel() for part in parts for parameter in part.parameters())

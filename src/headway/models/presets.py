@@ -1,0 +1,41 @@
+"""Sizes with a name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.models.config import EncoderConfig
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "bert-base": {  # Devlin et al. (2019), Sec. 3
+        "num_hidden_layers": 12,
+        "hidden_size": 768,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+        "max_position_embeddings": 512,
+    },
+    "bert-small": {  # Chen et al. (2021b), Sec. 3.3
+        "num_hidden_layers": 4,
+        "hidden_size": 512,
+        "num_attention_heads": 8,
+        "intermediate_size": 2048,
+        "max_position_embeddings": 512,
+    },
+    "tiny": {  # trains on a laptop in minutes
+        "num_hidden_layers": 2,
+        "hidden_size": 128,
+        "num_attention_heads": 4,
+        "intermediate_size": 512,
+        "max_position_embeddings": 128,
+    },
+}
+
+
+def preset(name: str, **overrides: Any) -> EncoderConfig:
+    """The configuration of a preset, with what is given in place of its own.
+
+    Example: preset("bert-base", encoding="diet-abs", sharing="layer", encoding_options={"rank": 128})
+    """
+    if name not in PRESETS:
+        raise ValueError(f"preset: expected one of {', '.join(PRESETS)}, got {name!r}.")
+    return EncoderConfig(**{**PRESETS[name], **overrides})

@@ -1,0 +1,154 @@
+"""What lasts on disk: writes that a crash cannot leave half done, JSON, hashes of configurations, the environment."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+LEFTOVER = ".tmp"  # temporary names are .NAME.RANDOM.tmp
+
+
+@contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary path beside `path` to write a file or a folder to; it takes the place of `path` when the block ends.
+
+    What was written is flushed to the disk before it is renamed, so a crash leaves the old or the new, never a part.
+    A file replaces an older file. A folder replaces nothing but an empty folder: give each version its own name.
+    When the block raises, the temporary path is removed. Missing parent folders are made.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}{LEFTOVER}"
+    try:
+        yield temporary
+        if not temporary.exists():
+            raise FileNotFoundError(f"{path}: expected a file or folder written to {temporary}, got none.")
+        if temporary.is_dir() and path.is_dir() and any(path.iterdir()):
+            raise FileExistsError(f"{path}: expected a new folder, got one with files in it. Remove it first.")
+        _flush(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        _remove(temporary)
+        raise
+    _fsync(path.parent)
+
+
+def remove_leftovers(folder: str | os.PathLike[str]) -> list[Path]:
+    """Remove what killed writers left in the folder, and return it. Call it where no other process is writing."""
+    left = sorted(path for path in Path(folder).glob(f".*{LEFTOVER}"))
+    for path in left:
+        _remove(path)
+    return left
+
+
+@contextmanager
+def exclusive(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Hold a folder; other processes of this machine that ask for it wait until the block ends or the holder dies."""
+    import fcntl  # not on Windows
+
+    with (Path(folder) / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Write a value as JSON, atomically; paths become strings."""
+    try:
+        text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False, default=_plain)
+    except ValueError as error:
+        raise ValueError(f"{path}: expected a value that JSON can hold, got {error}. Replace NaN by None.") from error
+    with atomic_path(path) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """The value in a JSON file."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: expected a JSON file, got none. Check the folder's name.") from None
+    except ValueError as error:  # wrong JSON or wrong UTF-8
+        raise ValueError(f"{path}: expected JSON, got {error}. Write it again with what made it.") from error
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """12 hexadecimal digits that stand for a configuration, whatever the order of its keys."""
+    canonical = json.dumps(config, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_plain)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def environment() -> dict[str, Any]:
+    """Versions, commit and hardware, for the record beside a result; None for what is not there."""
+    import torch
+
+    cuda = torch.cuda.is_available()
+    return {
+        "headway": _version("headway"),
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": _version("transformers"),
+        "tokenizers": _version("tokenizers"),
+        "platform": platform.platform(),
+        "cuda": torch.version.cuda,
+        "gpu": torch.cuda.get_device_name() if cuda else None,
+        "gpus": torch.cuda.device_count() if cuda else 0,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of the checkout this file is tracked in, with "-dirty" where files differ from it."""
+    git = ["git", "--no-optional-locks", "-C", str(Path(__file__).parent)]
+    try:
+        subprocess.run([*git, "ls-files", "--error-unmatch", __file__], capture_output=True, check=True)
+        describe = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        return subprocess.run(describe, capture_output=True, check=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None  # no git, or installed outside a checkout
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, os.PathLike):
+        return str(os.fspath(value))
+    raise TypeError(f"expected a value that JSON can hold, or a path, got {type(value).__name__}: {value!r}.")
+
+
+def _flush(path: Path) -> None:
+    if path.is_dir():
+        for entry in path.iterdir():
+            _flush(entry)
+    _fsync(path)
+
+
+def _fsync(path: Path) -> None:
+    if path.is_dir() and os.name != "posix":
+        return  # elsewhere a folder cannot be opened
+    descriptor = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

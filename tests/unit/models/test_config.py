@@ -1,0 +1,102 @@
+"""The configuration: presets, what it refuses, and that a file says it all."""
+
+import pytest
+
+from headway.encodings import DietAbs, DietRel, Learned, SegmentInput, SegmentPerHead, Tisa
+from headway.models import PRESETS, EncoderConfig, preset
+
+
+def test_presets_are_the_papers():
+    base, small = preset("bert-base"), preset("bert-small")
+    assert (base.num_hidden_layers, base.hidden_size, base.num_attention_heads) == (12, 768, 12)
+    assert (base.intermediate_size, base.max_position_embeddings, base.vocab_size) == (3072, 512, 30522)
+    assert (small.num_hidden_layers, small.hidden_size, small.num_attention_heads) == (4, 512, 8)
+    assert base.head_dim == small.head_dim == 64
+    assert base.encoding == "learned" and base.segments == "input"
+
+
+def test_a_preset_takes_overrides_and_is_not_changed_by_them():
+    before = {name: dict(sizes) for name, sizes in PRESETS.items()}
+    config = preset("tiny", encoding="diet-abs", encoding_options={"rank": 7}, hidden_size=64)
+    assert (config.hidden_size, config.encoding_options) == (64, {"rank": 7})
+    assert before == PRESETS
+    with pytest.raises(ValueError, match="bert-base, bert-small, tiny, got 'bert-huge'"):
+        preset("bert-huge")
+
+
+@pytest.mark.parametrize(
+    ("options", "position", "segments"),
+    [
+        ({}, [Learned], SegmentInput),
+        ({"segments": "none"}, [Learned], None),
+        ({"encoding": "diet-rel", "segments": "per-head"}, [DietRel], SegmentPerHead),
+        ({"encoding": "learned+tisa", "segments": "none"}, [Learned, Tisa], None),
+        ({"encoding": "learned+tisa"}, [Learned, Tisa], SegmentInput),
+    ],
+)
+def test_position_and_segments_are_built_apart(options, position, segments):
+    built, segment = preset("tiny", **options).build()
+    assert [type(part) for part in getattr(built, "parts", [built])] == position
+    assert segment is None if segments is None else type(segment) is segments
+
+
+def test_sharing_reaches_position_and_segments():
+    position, segments = preset("tiny", encoding="diet-abs", sharing="layer", segments="per-head").build()
+    assert position.sharing == segments.sharing == "layer"
+    assert isinstance(position, DietAbs) and position.key_length is None
+
+
+def test_two_configurations_do_not_share_their_options():
+    one, other = EncoderConfig(), EncoderConfig()
+    one.encoding_options["rank"] = 3
+    assert other.encoding_options == {}
+
+
+def test_a_file_says_it_all(tmp_path):
+    config = preset(
+        "tiny",
+        vocab_size=77,
+        encoding="learned+diet-abs",
+        sharing="head",
+        segments="none",
+        encoding_options={"rank": 5},
+        attention="linformer",
+        projected_length=9,
+        projection_sharing="layer",
+        num_labels=4,
+    )
+    config.save_pretrained(tmp_path)
+    assert EncoderConfig.from_pretrained(tmp_path).to_dict() == config.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"encoding": "diet-rell"}, "encoding: .*Did you mean 'diet-rel'"),
+        ({"encoding": "diet-abs", "encoding_options": {"kernels": 3}}, "options: .*rank.*got kernels"),
+        ({"encoding": "tisa", "sharing": "heads"}, "sharing: expected one of none, head, layer"),
+        ({"segments": "per_head"}, "segments: expected one of none, input, per-head"),
+        ({"hidden_size": 130}, r"hidden_size: expected a multiple of num_attention_heads \(4\), got 130"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers: expected a whole number of at least 1"),
+        ({"attention": "sparse"}, "attention: expected one of full, linformer"),
+        ({"projected_length": 8}, "attention='linformer'"),
+        ({"attention": "linformer"}, r"projected_length: expected 1 to 128"),
+        ({"attention": "linformer", "projected_length": 129}, r"expected 1 to 128 .*got 129"),
+        ({"hidden_sise": 64}, "hidden_sise: no such setting. Did you mean 'hidden_size'"),
+        ({"encoding": "diet-abs", "rank": 64}, r"rank: .*encoding_options=\{'rank': ...\}"),
+        ({"problem_type": "classification"}, "problem_type: expected one of regression, single_label"),
+        ({"projection_sharing": "heads"}, "projection_sharing: expected one of none, head, key-value, layer"),
+    ],
+)
+def test_what_is_wrong_is_named_before_any_model_is_built(options, message):
+    with pytest.raises(ValueError, match=message):
+        preset("tiny", **options)
+
+
+def test_rows_for_projected_keys_only_fit_those():
+    built = DietAbs(preset("tiny").build()[0].dims, key_length=5)
+    assert built.bias(0, 9, 5).dense().shape == (1, 4, 9, 5)
+    with pytest.raises(ValueError, match=r"expected 5 mixtures of all positions .*got 9 keys"):
+        built.bias(0, 9, 9)
+    with pytest.raises(ValueError, match="key_length: expected None"):
+        DietAbs(built.dims, key_length=0)
