@@ -203,7 +203,21 @@ def allowed_tile(
 
 
 @triton.jit
+def mixed(x):
+    """A 32-bit integer whose every bit depends on every bit of x (two rounds of multiply and xor-shift)."""
+    x = (x ^ (x >> 16)) * 0x7FEB352D
+    x = (x ^ (x >> 15)) * 0x846CA68B
+    return x ^ (x >> 16)
+
+
+@triton.jit
 def kept(seed, pair, offs_q, offs_k, k_len, dropout):
-    """Which weights dropout keeps, scaled; a function of the seed and the position alone."""
-    chance = tl.rand(seed + pair, offs_q * k_len + offs_k)
-    return tl.where(chance >= dropout, 1.0 / (1.0 - dropout), 0.0)
+    """Which weights dropout keeps, scaled; a function of the seed and the position alone.
+
+    16 random bits for each weight: a probability is rounded to 1 / 65536, and kept weights are scaled by what it is then.
+    """
+    threshold = tl.cast(dropout * 65536.0 + 0.5, tl.uint32)
+    stream = mixed(mixed(tl.cast(seed, tl.uint32)) + tl.cast(pair, tl.uint32))
+    index = offs_q.to(tl.uint32) * tl.cast((k_len + 1) // 2, tl.uint32) + (offs_k // 2).to(tl.uint32)
+    bits = (mixed(index ^ stream) >> ((offs_k % 2) * 16).to(tl.uint32)) & 0xFFFF
+    return tl.where(bits >= threshold, 65536.0 / (65536.0 - tl.cast(threshold, tl.float32)), 0.0)
