@@ -278,25 +278,37 @@ def test_a_row_that_sees_nothing_is_zero():
         assert (t[1] != 0).any()
 
 
-def test_dropout_is_reproducible_and_its_gradient_uses_the_same_weights():
-    n, chance = 32, 0.4
-    q, k = (draw(1, 2, n, 32).float() for _ in range(2))
-    v = torch.eye(n, device=DEVICE).expand(1, 2, n, n).contiguous().requires_grad_()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16] if CUDA else [torch.float32], ids=str)
+@pytest.mark.parametrize("kind", ["toeplitz", "low rank"])
+def test_dropout_is_reproducible_and_gradients_use_the_same_weights(kind, dtype):
+    """The values are the identity, so that the output is the weights after dropout, from which the formula follows."""
+    q_len, n, chance = (100, 64, 0.4) if CUDA else (20, 32, 0.4)
+    own = torch.promote_types(dtype, torch.float32)
+    make, parameters = made(kind, 1, 2, q_len, n, n)
+    parameters = [t.to(own).requires_grad_() for t in parameters]
+    q, k = (draw(2, 2, length, n).to(dtype).requires_grad_() for length in (q_len, n))
+    v = torch.eye(n, device=DEVICE, dtype=dtype).expand(2, 2, n, n).contiguous().requires_grad_()
+    upstream = draw(2, 2, q_len, n).to(dtype)
 
     def run():
         torch.manual_seed(7)
-        return hw.attention(q, k, v, hw.Toeplitz(torch.zeros(1, 1, 2 * n - 1, device=DEVICE)), dropout=chance,
-                            backend="triton")  # fmt: skip
+        return hw.attention(q, k, v, make(*parameters), dropout=chance, backend="triton")
 
-    weights = run()  # v is the identity: the output is the weights after dropout
+    weights = run()
     assert torch.equal(weights, run())
-    plain = hw.attention(q, k, v, backend="eager")
     kept = weights != 0
-    torch.testing.assert_close(weights[kept], plain[kept] / (1 - chance), rtol=1e-4, atol=1e-5)
-    assert abs(kept.double().mean().item() - (1 - chance)) < 0.06
-    upstream = draw(1, 2, n, n).float()
-    (dv,) = torch.autograd.grad(weights, v, upstream)
-    torch.testing.assert_close(dv, weights.detach().mT @ upstream, rtol=1e-4, atol=1e-5)
+    assert abs(kept.double().mean().item() - (1 - chance)) < 0.03
+    inputs = [t.detach().double().requires_grad_() for t in (q, k, v, *parameters)]
+    scores = inputs[0] @ inputs[1].mT * n**-0.5 + make(*inputs[3:]).bind(q_len, n).dense()
+    expected = (scores.softmax(-1) * kept / (1 - chance)) @ inputs[2]
+    tolerance = 2e-5 if dtype == torch.float32 else 1e-2
+    pairs = zip(
+        [weights, *torch.autograd.grad(weights, [q, k, v, *parameters], upstream)],
+        [expected, *torch.autograd.grad(expected, inputs, upstream.double())],
+        strict=True,
+    )
+    for ours, truth in pairs:
+        assert (ours.double() - truth).norm() <= tolerance * truth.norm()
 
 
 def test_second_derivative_is_refused():

@@ -85,13 +85,36 @@ __device__ __forceinline__ void load_tile(u32 to, const u16* from, int stride, i
 }
 __device__ __forceinline__ void loads_sent() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 
+// Dropout, as in tiles.py: 16 bits of a hash for each weight, two neighbouring keys in one number.
+__device__ __forceinline__ u32 mixed(u32 x) {
+    x = (x ^ (x >> 16)) * 0x7FEB352Du;
+    x = (x ^ (x >> 15)) * 0x846CA68Bu;
+    return x ^ (x >> 16);
+}
+struct Dropout {
+    u32 stream, half, threshold;
+    float unit;  // what kept weights are multiplied by
+    __device__ __forceinline__ Dropout(const long long* seed, double chance, u32 pair, int k_len) {
+#ifdef DROPOUT
+        stream = mixed(mixed((u32)*seed) + pair);
+        half = (k_len + 1) / 2;
+        threshold = (u32)((float)chance * 65536.0f + 0.5f);
+        unit = 65536.0f / (65536.0f - (float)threshold);
+#else
+        unit = 1.0f;
+#endif
+    }
+    __device__ __forceinline__ u32 bits(int query, int key) const { return mixed((query * half + key / 2) ^ stream); }
+};
+
 extern "C" __global__ void __launch_bounds__(128, 4) forward(
     const u16* q, const u16* k, const u16* v,  // (B, H|Hk, L, 64), any strides but the last
     const float* table,  // (H|1, 2, padded): the bias in units of log 2 from offset -before - 8 on, and from the next
     const int* lengths,  // (B,), or null
     u16* out, float* lse,  // (B, Lq, H, 64) and (B, H, Lq)
     int q_batch, int q_head, int q_row, int k_batch, int k_head, int k_row, int v_batch, int v_head, int v_row,
-    int heads, int groups, int q_len, int k_len, int causal, int table_head, int padded, int before, double scale) {
+    int heads, int groups, int q_len, int k_len, int causal, int table_head, int padded, int before, double scale,
+    const long long* seed, double dropout) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 base = (u32)__cvta_generic_to_shared(shared);
     const u32 at_q = base, at_k = base + TILE_BYTES, at_v = at_k + STAGES * TILE_BYTES;
@@ -124,6 +147,7 @@ extern "C" __global__ void __launch_bounds__(128, 4) forward(
     const int first = 2 * pair - row0 + before + 8;  // place in the table of this thread's first number
     const float* bias_of = table + (long long)head * table_head + (first & 1 ? padded - 1 : 0) + first;
 
+    const Dropout drop(seed, dropout, (u32)(b * heads + head), k_len);
     float acc[32], top[2] = {none, none}, total[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int i = 0; i < 32; i++) acc[i] = 0.0f;
@@ -202,7 +226,13 @@ extern "C" __global__ void __launch_bounds__(128, 4) forward(
                 const int i = 4 * n + 2 * r;
                 const float p0 = exp2_fast(s[i] - subtract[r]), p1 = exp2_fast(s[i + 1] - subtract[r]);
                 total[r] += p0 + p1;
+#ifdef DROPOUT
+                const u32 bits = drop.bits(row0 + 8 * r, tile * TILE + 8 * n + 2 * pair);
+                weights[2 * n + r] =
+                    pack((bits & 0xFFFF) < drop.threshold ? 0.0f : p0, (bits >> 16) < drop.threshold ? 0.0f : p1);
+#else
                 weights[2 * n + r] = pack(p0, p1);
+#endif
             }
         }
         products_begin();
@@ -223,7 +253,7 @@ extern "C" __global__ void __launch_bounds__(128, 4) forward(
         const int row = row0 + 8 * r;
         if (row >= q_len) continue;
         const bool seen = total[r] > 0.0f;
-        const float share = seen ? 1.0f / total[r] : 0.0f;
+        const float share = seen ? drop.unit / total[r] : 0.0f;
         if (pair == 0) lse[(b * heads + head) * q_len + row] = seen ? top[r] + log2f(total[r]) : -none;
 #pragma unroll
         for (int n = 0; n < 8; n++) {
@@ -241,7 +271,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) query_and_toeplitz(
     int q_batch, int q_head, int q_row, int k_batch, int k_head, int k_row, int v_batch, int v_head, int v_row,
     int grad_batch, int grad_head, int grad_row,
     int batch, int heads, int groups, int q_len, int k_len, int causal, int table_head, int padded, int before, int span,
-    double scale) {
+    double scale, const long long* seed, double dropout) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 base = (u32)__cvta_generic_to_shared(shared);
     const u32 at_q = base, at_grad = base + TILE_BYTES, at_k = base + 2 * TILE_BYTES;
@@ -291,6 +321,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) query_and_toeplitz(
         const int first = 2 * pair - row0 + before + 8;
         const float* bias_of = table + (long long)head * table_head + (first & 1 ? padded - 1 : 0) + first;
 
+        const Dropout drop(seed, dropout, (u32)(b * heads + head), k_len);
         float dq_acc[32];
 #pragma unroll
         for (int i = 0; i < 32; i++) dq_acc[i] = 0.0f;
@@ -345,6 +376,11 @@ extern "C" __global__ void __launch_bounds__(128, 3) query_and_toeplitz(
                         if (column >= limit[r]) p0 = 0.0f;
                         if (column + 1 >= limit[r]) p1 = 0.0f;
                     }
+#ifdef DROPOUT
+                    const u32 bits = drop.bits(row0 + 8 * r, tile * TILE + 8 * n + 2 * pair);
+                    dp[i] = (bits & 0xFFFF) < drop.threshold ? 0.0f : dp[i] * drop.unit;
+                    dp[i + 1] = (bits >> 16) < drop.threshold ? 0.0f : dp[i + 1] * drop.unit;
+#endif
                     const float d0 = p0 * (dp[i] - delta_of[r]), d1 = p1 * (dp[i + 1] - delta_of[r]);
                     along[m].x += d0;
                     along[m].y += d1;
@@ -403,7 +439,8 @@ extern "C" __global__ void __launch_bounds__(128, 2) key_and_value(
     u16* dk, u16* dv,                        // (B, Lk, H, 64)
     int q_batch, int q_head, int q_row, int k_batch, int k_head, int k_row, int v_batch, int v_head, int v_row,
     int grad_batch, int grad_head, int grad_row,
-    int heads, int groups, int q_len, int k_len, int causal, int table_head, int padded, int before, double scale) {
+    int heads, int groups, int q_len, int k_len, int causal, int table_head, int padded, int before, double scale,
+    const long long* seed, double dropout) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 base = (u32)__cvta_generic_to_shared(shared);
     const u32 at_k = base, at_v = base + TILE_BYTES, at_q = base + 2 * TILE_BYTES;
@@ -450,6 +487,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) key_and_value(
     const int first = row0 - 2 * pair - 1 + before + 8;
     const float* bias_of = table + (long long)head * table_head + (first & 1 ? padded - 1 : 0) + first;
 
+    const Dropout drop(seed, dropout, (u32)(b * heads + head), k_len);
     float dk_acc[32], dv_acc[32];
 #pragma unroll
     for (int i = 0; i < 32; i++) dk_acc[i] = dv_acc[i] = 0.0f;
@@ -497,9 +535,18 @@ extern "C" __global__ void __launch_bounds__(128, 2) key_and_value(
                     if (query < from_query[r] || query >= q_len) p0 = 0.0f;
                     if (query + 1 < from_query[r] || query + 1 >= q_len) p1 = 0.0f;
                 }
-                weights[2 * n + r] = pack(p0, p1);
                 s[i] = p0;
                 s[i + 1] = p1;
+#ifdef DROPOUT
+                const int key = row0 + 8 * r, high = 16 * (key & 1);
+                const bool drop0 = ((drop.bits(query, key) >> high) & 0xFFFF) < drop.threshold;
+                const bool drop1 = ((drop.bits(query + 1, key) >> high) & 0xFFFF) < drop.threshold;
+                weights[2 * n + r] = pack(drop0 ? 0.0f : p0, drop1 ? 0.0f : p1);
+                dp[i] = drop0 ? 0.0f : dp[i] * drop.unit;
+                dp[i + 1] = drop1 ? 0.0f : dp[i + 1] * drop.unit;
+#else
+                weights[2 * n + r] = pack(p0, p1);
+#endif
             }
         }
         products_begin();
@@ -539,7 +586,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) key_and_value(
             if (row < k_len) {
                 const long long place = ((b * k_len + row) * heads + head) * TILE + 8 * n + 2 * pair;
                 *(u32*)(dk + place) = pack(dk_acc[i] * unit, dk_acc[i + 1] * unit);
-                *(u32*)(dv + place) = pack(dv_acc[i], dv_acc[i + 1]);
+                *(u32*)(dv + place) = pack(dv_acc[i] * drop.unit, dv_acc[i + 1] * drop.unit);
             }
         }
     }

@@ -30,9 +30,9 @@ PROGRAMS = 3  # of the kernel that sums the gradient of the bias, for each multi
 
 
 def fits(call: Call, values: Tensor | None, rows: Tensor | None, weights: bool) -> bool:
-    """Whether the kernels take the call: they know a Toeplitz bias that the batch shares, `causal` and `lengths`."""
+    """Whether the kernels take the call: a Toeplitz bias that the batch shares, `causal`, `lengths` and dropout."""
     q, v = call.q, call.v
-    plain = not any(call.mask_flags[name] for name in ("DOCUMENTS", "MASK", "DROPOUT"))
+    plain = not any(call.mask_flags[name] for name in ("DOCUMENTS", "MASK"))
     alone = values is not None and values.shape[0] == 1 and call.left is None and rows is None and not weights
     shaped = call.half and q.shape[3] == TILE and v.shape[3] == TILE
     aligned = all(stride % 8 == 0 for t in (q, call.k, v) for stride in t.stride()[:3])
@@ -45,8 +45,9 @@ def _here(device: int) -> bool:
 
 
 @functools.cache
-def _kernel(name: str, device: int, dtype: torch.dtype) -> cuda.Kernel:
-    options = ["--gpu-architecture=sm_90a", *(["-DBFLOAT16"] if dtype == torch.bfloat16 else [])]
+def _kernel(name: str, device: int, dtype: torch.dtype, dropout: bool) -> cuda.Kernel:
+    flags = {"-DBFLOAT16": dtype == torch.bfloat16, "-DDROPOUT": dropout}
+    options = ["--gpu-architecture=sm_90a", *(flag for flag, wanted in flags.items() if wanted)]
     return cuda.Kernel(Path(__file__).with_name("hopper.cu"), name, options, SHARED_BYTES[name])
 
 
@@ -68,7 +69,8 @@ class Hopper:
 
     def _run(self, name: str, blocks: int, *arguments: Tensor | int | float | None) -> None:
         with torch.cuda.device(self.call.q.device):
-            _kernel(name, self.call.q.device.index, self.call.q.dtype)(blocks, THREADS, *arguments)
+            kernel = _kernel(name, self.call.q.device.index, self.call.q.dtype, self.call.dropout > 0)
+            kernel(blocks, THREADS, *arguments, self.call.scale, self.call.seed, self.call.dropout)
 
     def _sizes(self) -> tuple[int, int, int, int, int]:
         q, k = self.call.q, self.call.k
@@ -79,7 +81,6 @@ class Hopper:
         self._run(
             "forward", q.shape[0] * q.shape[1] * self.first // TILE,
             q, k, v, self.table, self.lengths, out, lse, *strides(q, k, v), *self._sizes(), *self.of_table,
-            self.call.scale,
         )  # fmt: skip
 
     def key_and_value(self, grad: Tensor, lse: Tensor, delta: Tensor, dk: Tensor, dv: Tensor) -> None:
@@ -87,7 +88,7 @@ class Hopper:
         self._run(
             "key_and_value", q.shape[0] * q.shape[1] * self.last // TILE,
             q, k, v, grad, lse, delta, self.table, self.lengths, dk, dv, *strides(q, k, v, grad), *self._sizes(),
-            *self.of_table, self.call.scale,
+            *self.of_table,
         )  # fmt: skip
 
     def query_and_toeplitz(self, grad: Tensor, lse: Tensor, delta: Tensor, dq: Tensor) -> Tensor:
@@ -99,7 +100,7 @@ class Hopper:
         self._run(
             "query_and_toeplitz", slots * heads,
             q, k, v, grad, lse, delta, self.table, self.lengths, dq, sums, *strides(q, k, v, grad),
-            batch, *self._sizes(), *self.of_table, self.span, self.call.scale,
+            batch, *self._sizes(), *self.of_table, self.span,
         )  # fmt: skip
         total = sums.sum((0, 2))
         return total[None, :, self.first - (q_len - 1) : self.first + k.shape[2]]

@@ -259,7 +259,7 @@ class Call:
         self.nothing = q.new_empty(0)
         self.half = q.dtype != torch.float32
         self.rank = 0 if left is None else left.shape[3]
-        self.lengths, self.scale = lengths, scale
+        self.lengths, self.scale, self.dropout, self.seed = lengths, scale, dropout, seed
         q_docs = self.nothing if q_documents is None else q_documents.contiguous()
         k_docs = self.nothing if k_documents is None else k_documents.contiguous()
         bits = self.nothing

@@ -214,7 +214,8 @@ def mixed(x):
 def kept(seed, pair, offs_q, offs_k, k_len, dropout):
     """Which weights dropout keeps, scaled; a function of the seed and the position alone.
 
-    16 random bits for each weight: a probability is rounded to 1 / 65536, and kept weights are scaled by what it is then.
+    16 random bits for each weight: the probability is rounded to 1 / 65536, and kept weights are scaled by what it is
+    then.
     """
     threshold = tl.cast(dropout * 65536.0 + 0.5, tl.uint32)
     stream = mixed(mixed(tl.cast(seed, tl.uint32)) + tl.cast(pair, tl.uint32))
