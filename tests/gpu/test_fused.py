@@ -311,6 +311,41 @@ def test_dropout_is_reproducible_and_gradients_use_the_same_weights(kind, dtype)
         assert (ours.double() - truth).norm() <= tolerance * truth.norm()
 
 
+@pytest.mark.parametrize("kind", ["toeplitz", "sum", "everything"])
+def test_what_the_compiler_is_told_is_so(kind, monkeypatch):
+    """Shapes, strides and dtypes that torch.compile plans with are those of the operators' results."""
+    from headway.attention.triton import op
+
+    real = {name: getattr(op, name) for name in ("fused", "fused_backward")}
+    calls = []
+
+    def recorded(name):
+        def run(*arguments):
+            calls.append((name, arguments))
+            return real[name](*arguments)
+
+        return run
+
+    for name in real:
+        monkeypatch.setattr(op, name, recorded(name))
+    make, parameters = made(kind, 2, 4, 20, 24, 16)
+    # Slices, as an encoding takes them from its table: not contiguous.
+    parameters = [torch.cat([t, t], -1).to(torch.float32)[..., : t.shape[-1]].requires_grad_() for t in parameters]
+    q, k, v = (draw(2, heads, length, 16).float().requires_grad_() for heads, length in ((4, 20), (2, 24), (2, 24)))
+    bias = make(*parameters)
+    bias, value_bias = bias if isinstance(bias, tuple) else (bias, None)
+    output = hw.attention(q, k, v, bias, value_bias, backend="triton")
+    torch.autograd.grad(output, [q, k, v, *parameters], draw(*output.shape).float())
+    assert [name for name, _ in calls] == ["fused", "fused_backward"]
+    for name, arguments in calls:
+        given = [t.detach() if isinstance(t, torch.Tensor) else t for t in arguments]
+        outcomes = real[name](*given)
+        with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            planned = real[name](*(mode.from_tensor(t) if isinstance(t, torch.Tensor) else t for t in given))
+        for one, other in zip(outcomes, planned, strict=True):
+            assert (one.shape, one.stride(), one.dtype) == (other.shape, other.stride(), other.dtype)
+
+
 def test_second_derivative_is_refused():
     q, k, v = (draw(1, 1, 8, 16).float().requires_grad_() for _ in range(3))
     values = draw(1, 1, 15).float().requires_grad_()

@@ -135,7 +135,8 @@ def _wanted(request: Request) -> dict[str, str]:
     bias = request.bias
     if request.q.device.type != "cpu":
         if bias is None and request.value_bias is None:
-            if request.needs_grad and request.q.dtype != torch.float32 and triton.is_one_tile(request):
+            plain = request.needs_grad and request.dropout == 0.0 and request.q.dtype != torch.float32
+            if plain and triton.is_one_tile(request):
                 return {"triton": "the score matrix is one tile: its backward pass makes each score once"}
             return {"sdpa": "torch's fused kernels; there is no bias"}
         if sdpa.widens(request) and request.k.shape[-2] >= (JOINED_FROM if request.needs_grad else 4 * JOINED_FROM):

@@ -233,7 +233,7 @@ def _summed(grad: Tensor, like: Tensor) -> Tensor:
     for axis in (0, 1):
         if like.shape[axis] == 1 and grad.shape[axis] > 1:
             grad = grad.sum(axis, keepdim=True)
-    return grad.to(like.dtype)
+    return grad.to(like.dtype).contiguous()
 
 
 class Call:
@@ -381,7 +381,7 @@ def _(q, k, v, values, left, right, rows, reach, shift, weights, *rest):  # type
 @fused_backward.register_fake
 def _(grad, grad_weights, q, k, v, out, lse, of_offsets, rest, values, left, right, rows, *others):  # type: ignore[no-untyped-def]
     of_bias = [
-        q.new_empty(0) if t is None else torch.empty_like(t)
+        q.new_empty(0) if t is None else torch.empty_like(t, memory_format=torch.contiguous_format)
         for t in (values if others[-2] else None, left, right, rows)
     ]
     grads = [rows_first(t, t.shape[2], t.shape[3]) for t in (q, k, v)]

@@ -1,0 +1,75 @@
+"""Pretraining on a GPU: compiled, in bf16, with the fused optimizer; no step waits for the device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from headway.tasks import checkpoint
+from headway.tasks.pretrain import ModelChoice, Optimisation, PretrainConfig, Rhythm, Text, run
+from headway.tasks.training import Training
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    """A finished run on the GPU."""
+    made = PretrainConfig(
+        model=ModelChoice(preset="tiny", encoding="diet-rel"),
+        text=Text(corpus=("builtin:5000",), length=64, validation=0.05, evaluation_rows=64),
+        optimisation=Optimisation(steps=60, batch=32, learning_rate=1e-3, warmup=0.1),
+        rhythm=Rhythm(log=10, evaluate=30, checkpoint=20),
+        out=str(tmp_path_factory.mktemp("gpu") / "run"),
+    )
+    run(made, progress=False)
+    return made
+
+
+def weights(folder):
+    return load_file(f"{folder}/model/model.safetensors")
+
+
+def test_it_learns_in_bf16_and_compiled_as_in_float32_and_not(config, tmp_path):
+    plain = replace(config.optimisation, bf16=False, compile=False)
+    exact = run(replace(config, optimisation=plain, out=str(tmp_path / "plain")), progress=False)
+    fast = run(config, resume=True)
+    assert fast.evaluation_loss == pytest.approx(exact.evaluation_loss, abs=0.1)
+    assert fast.evaluation_loss < 4.7  # drawn weights: the logarithm of some 250 words, 5.5
+
+
+def test_a_step_does_not_wait_for_the_device(config, tmp_path, monkeypatch):
+    real = Training._step
+
+    def watched(self, step, parts, count):
+        torch.cuda.set_sync_debug_mode("error" if step >= 3 else "default")  # the first ones compile
+        try:
+            real(self, step, parts, count)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    monkeypatch.setattr(Training, "_step", watched)
+    short = replace(config.optimisation, steps=8)
+    run(replace(config, optimisation=short, out=str(tmp_path / "run")), progress=False)
+
+
+def test_it_goes_on_from_a_checkpoint(config, tmp_path, monkeypatch):
+    stopped = replace(config, out=str(tmp_path / "run"))
+    real, calls = checkpoint.prune, iter(range(1))
+
+    def interrupted(*arguments):
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        real(*arguments)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        patched.setattr(checkpoint, "prune", interrupted)
+        run(stopped, progress=False)
+    run(stopped, progress=False, resume=True)
+    whole, resumed = weights(config.out), weights(stopped.out)
+    assert whole.keys() == resumed.keys()
+    for name in whole:
+        torch.testing.assert_close(resumed[name], whole[name], atol=2e-3, rtol=2e-2, msg=lambda m, n=name: f"{n}: {m}")
