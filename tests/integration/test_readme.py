@@ -39,8 +39,24 @@ def test_python_example_runs(place, code):
     exec(compile(code, place, "exec"), {"__name__": "readme"})
 
 
+# What makes a command quick enough for a test; that it runs is what is tested.
+QUICK = {
+    "examples.compare_encodings": ["--steps", "2", "--out", "runs/compare"],
+    "benchmarks.": ["--quick", "--out", "runs/benchmarks"],
+    "headway pretrain": ["--steps", "4", "--corpus", "builtin:300"],
+    "headway cost": ["--encodings", "none,diet-rel", "--rounds", "1", "--length", "16", "--batch", "2"],
+    "headway finetune": ["--seeds", "1", "--learning-rate", "1e-3", "--epochs", "1"],
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Where this module's commands write, in place of runs/: one may read what another wrote."""
+    return tmp_path_factory.mktemp("runs")
+
+
 @pytest.mark.parametrize(("place", "command"), commands(), ids=lambda x: x[:40])
-def test_command_runs(place, command, tmp_path):
+def test_command_runs(place, command, runs):
     words = shlex.split(command)
     if words[0] == "make":
         # This test runs inside `make test`; that the others resolve is what can be checked without doing it all twice.
@@ -49,13 +65,10 @@ def test_command_runs(place, command, tmp_path):
         return
     assert words[0] in ("headway", "python"), f"{place}: {command} is not run by any test"
     run = [sys.executable, "-m", "headway"] if words[0] == "headway" else [sys.executable]
-    extra = []
-    if "examples.compare_encodings" in command:
-        extra = ["--steps", "2", "--out", str(tmp_path)]  # that it runs; the demo itself takes minutes
-    if "benchmarks." in command:
-        extra = ["--quick", "--out", str(tmp_path)]
+    words += [word for part, extra in QUICK.items() if part in command for word in extra]
+    words = [str(runs / word.removeprefix("runs/")) if word.startswith("runs/") else word for word in words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*run, *words[1:], *extra], cwd=ROOT, capture_output=True, text=True, env=environment)
+    done = subprocess.run([*run, *words[1:]], cwd=ROOT, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 
