@@ -9,6 +9,9 @@ from typing import Annotated
 import typer
 
 import headway
+from headway.cli.cost import cost
+from headway.cli.finetune import finetune
+from headway.cli.pretrain import pretrain
 
 app = typer.Typer(
     name="headway",
@@ -18,6 +21,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command()(cost)
+app.command()(finetune)
+app.command()(pretrain)
 
 
 def main() -> None:
@@ -43,12 +49,18 @@ def list_encodings(
     heads: Annotated[int, typer.Option(help="Heads of each layer.")] = 12,
     head_dim: Annotated[int, typer.Option(help="Width of a head.")] = 64,
     max_length: Annotated[int, typer.Option(help="Longest sequence of training.")] = 512,
+    parameters: Annotated[
+        bool, typer.Option("--parameters", help="Parameters of whole models beside Table 6 of the DIET paper.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
     """List every encoding: where it acts, its parameters (for BERT-base), whether it extends, its paper.
 
-    Example: headway list --layers 4 --heads 8
+    Examples: headway list --layers 4 --heads 8; headway list --parameters
     """
+    if parameters:
+        _list_parameters(as_json)
+        return
     from headway.encodings.overview import overview
 
     try:
@@ -69,4 +81,24 @@ def list_encodings(
         extends = "yes" if row.extends else f"no, {max_length}"
         acts = ", ".join(row.places) or "nothing"
         table.add_row(row.name, acts, row.sharing or "-", extends, row.paper, f"{row.parameters:,}")
+    Console().print(table)
+
+
+def _list_parameters(as_json: bool) -> None:
+    from headway.models.parameters import parameter_table
+
+    rows = parameter_table()
+    if as_json:
+        typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="Parameters of BERT-base, in millions; Chen et al. (2021b), Table 6")
+    table.add_column("model", overflow="fold")
+    for column in ("English", "paper", "multilingual", "paper"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        ours = (f"{row.english / 1e6:.1f}", f"{row.multilingual / 1e6:.1f}")
+        table.add_row(row.model, ours[0], f"{row.paper_english:.1f}", ours[1], f"{row.paper_multilingual:.1f}")
     Console().print(table)

@@ -1,0 +1,91 @@
+"""What heads do on real texts: the ranks of their scores, and what they attend to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headway.analysis.anatomy import Reading
+from headway.analysis.arrays import Array
+from headway.analysis.blocks import Whole
+from headway.analysis.hidden_states import check_runs
+from headway.analysis.patterns import Patterns, attention_patterns, averaged, stacked
+from headway.analysis.rank import TextRanks, over_texts, ranks
+from headway.analysis.text_scores import text_scores
+
+SHORTEST = 3  # tokens a text must have
+
+Tokens = tuple[Array, Array | None]  # ids of a text's tokens, and of their segments in models that have segments
+
+
+@dataclass(frozen=True, eq=False)
+class TextMeasures:
+    """Measures over T texts."""
+
+    ranks: TextRanks
+    patterns: Patterns  # (layers, H), mean over the texts
+    kinds: Array  # (layers, H), of strings
+
+
+def measure_texts(
+    reading: Reading,
+    tokenizer: Any,
+    texts: Sequence[str],
+    *,
+    length: int = 128,
+    progress: Callable[[int], None] | None = None,
+) -> TextMeasures:
+    """Ranks and patterns on texts, each cut to `length` tokens."""
+    return measure_tokens(reading, tokenized(reading, tokenizer, texts, length), progress=progress)
+
+
+def measure_tokens(
+    reading: Reading, tokens: Sequence[Tokens], *, progress: Callable[[int], None] | None = None
+) -> TextMeasures:
+    """The same on texts that were tokenized; one text's matrices are held at a time."""
+    found, patterns = [], []
+    for number, (ids, segments) in enumerate(tokens):
+        scores = text_scores(reading, ids, segments)
+        found.append({kind: ranks(np.stack(layers)) for kind, layers in scores.items()})
+        whole = [attention_patterns(Whole(layer), causal=reading.causal) for layer in scores["whole"]]
+        patterns.append(stacked(whole))
+        if progress is not None:
+            progress(number)
+    mean = averaged(patterns)
+    return TextMeasures(
+        ranks=over_texts(
+            found,
+            lengths=[len(ids) for ids, _ in tokens],
+            head_dim=reading.layers[0].head_dim,
+            adds_to_scores=reading.bias_of(0, SHORTEST) is not None or reading.segment_scores is not None,
+        ),
+        patterns=mean,
+        kinds=mean.kinds(),
+    )
+
+
+def tokenized(reading: Reading, tokenizer: Any, texts: Sequence[str], length: int) -> list[Tokens]:
+    """Each text that has enough tokens."""
+    check_runs(reading)
+    if isinstance(texts, str):
+        raise TypeError("texts: expected a list of texts, got one string. Wrap it in a list.")
+    length = min(length, reading.limit or length)
+    takes_segments = reading.segments is not None or reading.segment_scores is not None
+    found = []
+    for text in texts:
+        encoded = tokenizer(text, truncation=True, max_length=length)
+        ids = np.array(encoded["input_ids"])
+        if len(ids) and ids.max() >= len(reading.words):
+            raise ValueError(
+                f"tokenizer: expected ids below {len(reading.words)} (the model's words), got {ids.max()}. "
+                f"Give the tokenizer the model was trained with."
+            )
+        segments = encoded.get("token_type_ids") if takes_segments else None
+        if text.strip() and len(ids) >= SHORTEST:
+            found.append((ids, None if segments is None else np.array(segments)))
+    if not found:
+        raise ValueError(f"texts: expected at least one text of {SHORTEST} tokens or more, got {len(texts)} without.")
+    return found

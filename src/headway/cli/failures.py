@@ -1,0 +1,24 @@
+"""What a command says when it cannot go on: a message and no traceback, for what a user can set right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Turn errors that say what to do into messages; bad input ends with status 2, a run that broke with 1."""
+    try:
+        from headway.tasks.runs import RunStopped
+    except ModuleNotFoundError as error:
+        raise typer.BadParameter(f"{error}: expected the packages of models. pip install 'headway[models]'.") from None
+    try:
+        yield
+    except (ValueError, NotImplementedError, FileExistsError, FileNotFoundError, ImportError) as error:
+        raise typer.BadParameter(str(error)) from None
+    except (RunStopped, OSError) as error:
+        typer.echo(f"headway: {error}", err=True)
+        raise typer.Exit(1) from None

@@ -1,0 +1,133 @@
+"""`headway finetune`: a pretrained encoder on GLUE, XTREME, question answering or the built-in language's tasks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from headway.tasks.finetune import FinetuneConfig, Result
+
+
+def finetune(
+    task: Annotated[
+        str,
+        typer.Argument(
+            help="cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, snli, xnli, pawsx, squad, tydiqa, or "
+            "builtin:acceptability, builtin:entailment, builtin:similarity, builtin:questions."
+        ),
+    ],
+    model: Annotated[str, typer.Option(help="Folder or Hub name of one of our encoders or any of transformers.")],
+    data: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[NAME=]SOURCE", help="Folder, file, or hub[:NAME]; several are trained on together."),
+    ] = None,
+    dev: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[NAME[@SPLIT]=]SOURCE", help="Chooses checkpoints; else the task's own dev split."),
+    ] = None,
+    transfer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[@SPLIT]=SOURCE", help="Evaluated after training, in all its languages."),
+    ] = None,
+    predict: Annotated[
+        list[str] | None, typer.Option(metavar="[NAME[@SPLIT]=]SOURCE", help="Write predictions, as GLUE takes them.")
+    ] = None,
+    languages: Annotated[str | None, typer.Option(help="Of --transfer and --predict, such as de,zh; else all.")] = None,
+    recipe: Annotated[str, typer.Option(help="full (rates x 5 seeds, as the papers) or quick.")] = "full",
+    learning_rate: Annotated[list[float] | None, typer.Option(help="May be given several times.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="How many.")] = None,
+    seed: Annotated[int, typer.Option(help="The first one.")] = 0,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training data.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Sequences of a step.")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens of a sequence or window.")] = None,
+    overlap: Annotated[int | None, typer.Option(help="Tokens that windows of a question's text share.")] = None,
+    evaluate_every: Annotated[int | None, typer.Option(help="Steps between evaluations; else an epoch.")] = None,
+    checkpoint_every: Annotated[int | None, typer.Option(help="Steps between checkpoints to resume from.")] = None,
+    bf16: Annotated[bool | None, typer.Option("--bf16/--no-bf16", help="bfloat16; else on a GPU only.")] = None,
+    segments: Annotated[str | None, typer.Option(help="Of pairs, for our encoders: input or per-head.")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="Folder or Hub name; else the model's own.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Examples to train on.")] = None,
+    on_error: Annotated[str, typer.Option(help="raise stops at bad rows, skip leaves them out and counts.")] = "raise",
+    baselines: Annotated[bool, typer.Option("--baselines", help="Also score simple classifiers.")] = False,
+    jobs: Annotated[int, typer.Option(help="Runs at once, in processes that share the device.")] = 1,
+    out: Annotated[str | None, typer.Option(help="Folder of all runs; else runs/NAME-HASH.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the runs in the folder.")] = False,
+    cpu: Annotated[bool, typer.Option("--cpu", help="Leave a GPU alone.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+) -> None:
+    """Fine-tune a pretrained encoder: learning rates x seeds, the best checkpoint of each run, the median over seeds.
+
+    Sources are folders in the data set's own public format (GLUE's TSV, SQuAD's JSON, ...), hub for the Hub's copy, or
+    nothing for the built-in language. Killed at any moment, it goes on with --resume.
+
+    \b
+    Examples:
+      headway finetune rte --model runs/tisa/model --data glue
+      headway finetune builtin:entailment --model runs/tisa/model --recipe quick --transfer builtin:entailment
+      headway finetune stsb --model bert-base-uncased --data hub --jobs 4 --predict hub
+      headway finetune xnli --model xlm-roberta-base --data mnli=glue --dev xnli=xnli --transfer xnli=xnli
+      headway finetune squad --model m --data squad --transfer xquad=xquad --transfer mlqa=mlqa
+    """
+    from headway.cli.failures import told
+
+    with told():
+        from headway.cli.pretrain import given
+        from headway.tasks.finetune import Data, Grid, Start, run
+        from headway.tasks.finetune_recipes import recipe as named
+
+        config = named(recipe)(
+            task,
+            Start(model=model, tokenizer=tokenizer, segments=segments),
+            Data(
+                train=tuple(data or ()),
+                dev=tuple(dev or ()),
+                transfer=tuple(transfer or ()),
+                predict=tuple(predict or ()),
+                languages=tuple(languages.split(",")) if languages else (),
+                limit=limit,
+                on_error=on_error,
+            ),
+        )
+        config = replace(
+            config,
+            grid=Grid(
+                rates=tuple(learning_rate) if learning_rate else config.grid.rates,
+                seeds=tuple(range(seed, seed + (len(config.grid.seeds) if seeds is None else seeds))),
+            ),
+            protocol=given(
+                config.protocol,
+                epochs=epochs,
+                batch=batch,
+                length=length,
+                evaluate=evaluate_every,
+                checkpoint=checkpoint_every,
+                bf16=bf16,
+            ),
+            spans=given(config.spans, overlap=overlap),
+            out=out,
+        )
+        tell(config, run(config, resume=resume, progress=not quiet, jobs=jobs, baselines=baselines, cpu=cpu))
+
+
+def tell(config: FinetuneConfig, result: Result) -> None:
+    """The summary as a table, and what was written."""
+    for rate in result.rates:
+        score = rate["score"]
+        around = f" (from {100 * score['low']:.1f} to {100 * score['high']:.1f})" if score["runs"] > 1 else ""
+        typer.echo(f"rate {rate['rate']:g}: median {100 * score['median']:.1f} of {score['runs']} runs{around}")
+    for name, spread in (result.rates[0]["metrics"] | result.rates[0]["transfer"]).items():
+        if not name.endswith(" score"):
+            typer.echo(f"  {name.replace('_', ' ')}: {100 * spread['median']:.1f}")
+    for name, metrics in result.baselines.items():
+        typer.echo(f"  {name}: " + ", ".join(f"{metric} {100 * value:.1f}" for metric, value in metrics.items()))
+    for split in result.data:
+        if split["skipped"]:
+            typer.echo(f"left out {split['skipped']} bad rows of {split['name']} {split['split']}")
+    others = f", {', '.join(result.predictions)}" if result.predictions else ""
+    typer.echo(
+        f"wrote {result.folder}: result.json, config.json, runs/ (a folder a run) and model/ (the best run's, for "
+        f"transformers){others}"
+    )

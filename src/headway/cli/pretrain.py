@@ -1,0 +1,163 @@
+"""`headway pretrain`: masked-language-model pretraining, from text to a saved model."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from headway.tasks.pretrain import Result
+
+T = TypeVar("T")
+
+
+def pretrain(
+    recipe: Annotated[str, typer.Option(help="Where to begin: quick, small, paper or paper-multilingual.")] = "quick",
+    model: Annotated[str | None, typer.Option(help="Preset: bert-base, bert-small or tiny.")] = None,
+    encoding: Annotated[str | None, typer.Option(help="A name of `headway list`, or several joined by +.")] = None,
+    sharing: Annotated[str | None, typer.Option(help="Of the encoding's parameters: none, head or layer.")] = None,
+    segments: Annotated[str | None, typer.Option(help="none, input or per-head.")] = None,
+    option: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of the encoding.")] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Anything else of the model, such as hidden_dropout_prob=0."),
+    ] = None,
+    corpus: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="File, folder, hub:NAME or builtin, or LANGUAGE= and one of these; may be given several times."
+        ),
+    ] = None,
+    text_field: Annotated[str | None, typer.Option(help="Of jsonl, parquet and Hub rows: where the text is.")] = None,
+    skip_bad_lines: Annotated[bool, typer.Option("--skip-bad-lines", help="Leave them out, do not stop.")] = False,
+    tokenizer: Annotated[str | None, typer.Option(help="Folder or Hub name; else one is trained.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Of the tokenizer to train: wordpiece, unigram, word.")] = None,
+    vocab_size: Annotated[int | None, typer.Option(help="Of the tokenizer to train.")] = None,
+    data: Annotated[str | None, typer.Option(help="data/ of an earlier run, in place of corpus and tokenizer.")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens of a sequence.")] = None,
+    packed: Annotated[
+        bool, typer.Option("--packed", help="Several texts a sequence, no padding; else whole sentences of one.")
+    ] = False,
+    validation: Annotated[float | None, typer.Option(help="Share of the documents to evaluate on.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates of the weights.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Sequences of a step, in all processes together.")] = None,
+    accumulate: Annotated[int | None, typer.Option(help="Parts of a process's share; more take less memory.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="The highest.")] = None,
+    warmup: Annotated[float | None, typer.Option(help="Share of the steps in which it rises.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Of matrices.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of weights, order, masks and dropout.")] = None,
+    bf16: Annotated[bool | None, typer.Option("--bf16/--no-bf16", help="bfloat16; else on a GPU only.")] = None,
+    compiled: Annotated[
+        bool | None, typer.Option("--compile/--no-compile", help="torch.compile; else on a GPU only.")
+    ] = None,
+    log_every: Annotated[int | None, typer.Option(help="Steps between lines of log.jsonl.")] = None,
+    evaluate_every: Annotated[int | None, typer.Option(help="Steps between evaluations.")] = None,
+    checkpoint_every: Annotated[int | None, typer.Option(help="Steps between checkpoints.")] = None,
+    keep: Annotated[int | None, typer.Option(help="Checkpoints to keep.")] = None,
+    out: Annotated[str | None, typer.Option(help="Folder of the run; else runs/NAME-HASH.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write curves for TensorBoard.")] = False,
+    fsdp: Annotated[bool, typer.Option("--fsdp", help="Share parameters out over the processes (FSDP2).")] = False,
+    cpu: Annotated[bool, typer.Option("--cpu", help="Leave a GPU alone.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+) -> None:
+    """Pretrain an encoder on masked words, from raw text to a model that transformers loads.
+
+    Trains a tokenizer if none is given, cuts the text into sequences, trains, and saves. Without a corpus it learns the
+    built-in language, in a few minutes on a laptop. Killed at any moment, it goes on with --resume and ends the same.
+
+    \b
+    Examples:
+      headway pretrain --encoding diet-abs --option rank=32
+      headway pretrain --recipe small --corpus books.txt --encoding tisa --out runs/tisa
+      torchrun --nproc-per-node 8 -m headway pretrain --recipe paper --encoding diet-rel
+    """
+    from headway.cli.failures import told
+
+    with told():
+        from headway.tasks.pretrain import run
+        from headway.tasks.recipes import recipe as named
+
+        config = named(recipe)
+        config = replace(
+            config,
+            model=given(
+                config.model,
+                preset=model,
+                encoding=encoding,
+                sharing=sharing,
+                segments=segments,
+                options=pairs("option", option),
+                changes=pairs("set", change),
+            ),
+            text=given(
+                config.text,
+                corpus=tuple(corpus) if corpus else None,
+                text_field=text_field,
+                skip_bad_lines=skip_bad_lines or None,
+                tokenizer=tokenizer,
+                kind=kind,
+                vocab_size=vocab_size,
+                data=data,
+                length=length,
+                packed=packed or None,
+                validation=validation,
+            ),
+            optimisation=given(
+                config.optimisation,
+                steps=steps,
+                batch=batch,
+                accumulate=accumulate,
+                learning_rate=learning_rate,
+                warmup=warmup,
+                weight_decay=weight_decay,
+                bf16=bf16,
+                compile=compiled,
+            ),
+            rhythm=given(config.rhythm, log=log_every, evaluate=evaluate_every, checkpoint=checkpoint_every, keep=keep),
+            seed=config.seed if seed is None else seed,
+            out=out,
+        )
+        result = run(config, resume=resume, progress=not quiet, tensorboard=tensorboard, fsdp=fsdp, cpu=cpu)
+        tell(result)
+
+
+def given(part: T, **values: Any) -> T:
+    """The part of a configuration with those values that were given."""
+    return replace(part, **{name: value for name, value in values.items() if value is not None})  # type: ignore[type-var]
+
+
+def pairs(name: str, texts: list[str] | None) -> dict[str, Any] | None:
+    """NAME=VALUE options as a mapping; a value is JSON where it can be (8, 0.5, true, null), else text."""
+    if not texts:
+        return None
+    values: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise ValueError(f"--{name}: expected NAME=VALUE, got {text!r}.")
+        try:
+            values[key] = json.loads(value)
+        except ValueError:
+            values[key] = value
+    return values
+
+
+def tell(result: Result) -> None:
+    """Name what was written, once, and let the other processes go."""
+    from accelerate import PartialState
+
+    state = PartialState()
+    if state.is_main_process:
+        typer.echo(
+            f"{result.parameters:,} parameters, {result.steps:,} steps of {result.tokens // result.steps:,} tokens, "
+            f"{result.tokens_per_second:,.0f} tokens/s\n"
+            f"evaluation: loss {result.evaluation_loss:.3f}, {result.masked_accuracy:.1%} of masked words named\n"
+            f"wrote {result.folder}: {', '.join(sorted(path.name for path in Path(result.folder).glob('[!.]*')))}\n"
+            f'load it with headway.models.EncoderForMaskedLM.from_pretrained("{result.folder}/model")'
+        )
+    state.destroy_process_group()

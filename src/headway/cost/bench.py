@@ -1,0 +1,216 @@
+"""One row at one length: a model that is built, checked and timed, in a process that has nothing else."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from headway.cost.batch import Feed, Words
+from headway.cost.config import CostConfig
+from headway.cost.contestant import Contestant, enliven
+from headway.cost.flops import Flops, encoder_flops, head_flops
+from headway.cost.memory import Peak
+from headway.cost.parity import parity
+from headway.models import EncoderForMaskedLM, preset
+
+CHECKED = 2  # sequences that the gate looks at
+LEARNED_BY = 40  # steps after which the loss must have fallen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A row at one length, of a configuration with nothing left open."""
+
+    config: CostConfig
+    row: str
+    model: str
+    length: int
+    threads: int  # of torch on a CPU, and of its compiler
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """What is known of a case before it is timed."""
+
+    parameters: int
+    parity: dict[str, float | None]
+    peak_bytes: dict[str, int | None]  # by mode
+    flops: dict[str, int]  # by mode
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turn:
+    """Seconds of a step, from its launch to its end; and until the host had launched it."""
+
+    seconds: float
+    launched: float
+
+
+class Bench:
+    """The model of a case, with a batch and an optimizer."""
+
+    def __init__(self, case: Case) -> None:
+        self.case, config = case, case.config
+        self.config = config
+        torch.set_num_threads(case.threads)
+        torch.manual_seed(config.seed)
+        self.gpu = torch.device(config.device).type == "cuda"
+        if self.gpu and (index := torch.device(config.device).index) is not None:
+            torch.cuda.set_device(index)
+        self.peak = Peak(config.device)
+        self.contestant = Contestant(case.row)
+        segments = self.contestant.segments(config.segments)
+        built = self.contestant.build(case.model, length=case.length, dropout=config.dropout, segments=config.segments)
+        self.model: Any = built.to(config.device)
+        enliven(self.model, case.length)
+        self.words = Words.drawn(
+            config.batch_of(case.length),
+            case.length,
+            self.model.config.vocab_size,
+            seed=config.seed,
+            device=config.device,
+        )
+        self.seen, self.labels = self._fed(self.words, segments)
+        self.checked = self._fed(self.words.first(CHECKED), segments)
+        self.loss, self.hidden = self._compiled(Loss(self.model)), self._compiled(Hidden(self.model))
+        self.optimizer: AdamW | None = None
+        self.steps, self.first_loss = 0, math.inf
+
+    def prepare(self) -> Prepared:
+        """Compile, warm up, find the peaks of memory, and check."""
+        peaks: dict[str, int | None] = {}
+        for mode in ("inference", "training"):  # inference first, while there are no gradients and no optimizer
+            if mode not in self.config.modes:
+                continue
+            step = self.step(mode)
+            step()
+            self.peak.reset()
+            step()
+            peaks[mode] = self.peak.read()
+        inference = (lambda: self.inference()[:CHECKED]) if "inference" in peaks else None
+        errors = parity(self.model, *self.checked, inference, self._precision)
+        self._give_back()
+        flops = self._flops()
+        return Prepared(
+            parameters=sum(parameter.numel() for parameter in self.model.parameters()),
+            parity=errors,
+            peak_bytes=peaks,
+            flops={mode: getattr(flops[mode], mode) for mode in self.config.modes},
+        )
+
+    def step(self, mode: str) -> Callable[[], Tensor]:
+        return self.training if mode == "training" else self.inference
+
+    def turn(self, mode: str, steps: int) -> Turn:
+        """So many steps, after one or two that are not timed: they find the memory and the caches again."""
+        step = self.step(mode)
+        for _ in range(2 if self.gpu else 1):
+            last = step()
+        self._wait()
+        start = time.perf_counter()
+        for _ in range(steps):
+            last = step()
+        launched = time.perf_counter()
+        self._wait()
+        end = time.perf_counter()
+        self._check(mode, last)
+        del last
+        self._give_back()
+        return Turn(seconds=(end - start) / steps, launched=(launched - start) / steps)
+
+    def training(self) -> Tensor:
+        """Forward, loss of the masked words, backward, AdamW. Returns the loss."""
+        self.model.train()
+        if self.optimizer is None:
+            self.optimizer = AdamW(self.model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+        with self._precision():
+            loss: Tensor = self.loss(self.seen, self.labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.steps += 1
+        if self.steps == 1:
+            self.first_loss = loss.item()
+        return loss.detach()
+
+    @torch.no_grad()
+    def inference(self) -> Tensor:
+        """The encoder's forward pass. Returns its hidden states."""
+        self.model.eval()
+        with self._precision():
+            hidden: Tensor = self.hidden(self.seen)
+        return hidden
+
+    def _check(self, mode: str, last: Tensor) -> None:
+        """Numbers must be finite, and training must learn: no formula can say what compiled steps with dropout give."""
+        if not torch.isfinite(last).all():
+            raise FloatingPointError(f"{mode}: expected finite numbers, got others.")
+        if mode == "training" and self.steps >= LEARNED_BY and last.item() >= self.first_loss:
+            raise FloatingPointError(
+                f"training: expected a loss below the first, {self.first_loss:.3f}, after {self.steps} steps on one "
+                f"batch, got {last.item():.3f}."
+            )
+
+    def _fed(self, words: Words, segments: str) -> tuple[Feed, Feed]:
+        labels = words.at_all_places() if self.contestant.theirs else words.at_masked_places()
+        return words.seen(segments=segments == "per-head"), labels
+
+    def _precision(self) -> torch.autocast:
+        return torch.autocast(torch.device(self.config.device).type, torch.bfloat16, enabled=bool(self.config.bf16))
+
+    def _compiled(self, module: nn.Module) -> Callable[..., Tensor]:
+        if not self.config.compile:
+            return module
+        import torch._inductor.config as inductor
+
+        inductor.compile_threads = self.case.threads
+        compiled: Callable[..., Tensor] = torch.compile(module, dynamic=False)
+        return compiled
+
+    def _flops(self) -> dict[str, Flops]:
+        size = (self.words.input_ids.shape[0], self.case.length)
+        ours = isinstance(self.model, EncoderForMaskedLM)
+        config = self.model.config if ours else preset(self.case.model)  # BERT's arithmetic is that of "learned"
+        encoder = encoder_flops(config, *size)
+        places = self.words.columns.numel() if ours else self.words.input_ids.numel()
+        return {"inference": encoder, "training": encoder + head_flops(config, places)}
+
+    def _wait(self) -> None:
+        if self.gpu:
+            torch.cuda.synchronize()
+
+    def _give_back(self) -> None:
+        """Memory that is not in use, so that the other rows find some."""
+        if self.gpu:
+            torch.cuda.empty_cache()
+
+
+class Loss(nn.Module):
+    """A model's loss alone: what leaves a compiled module has to be kept, and nobody reads the scores."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, seen: Feed, labels: Feed) -> Tensor:
+        loss: Tensor = self.model(**seen, **labels).loss
+        return loss
+
+
+class Hidden(nn.Module):
+    """A model's last hidden states, without the head."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.encoder = model.base_model
+
+    def forward(self, seen: Feed) -> Tensor:
+        hidden: Tensor = self.encoder(**seen).last_hidden_state
+        return hidden

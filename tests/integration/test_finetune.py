@@ -1,0 +1,269 @@
+"""Fine-tuning from data to a result: it learns, resumes, repeats itself, and works on encoders that are not ours."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from random import Random
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertModel
+from typer.testing import CliRunner
+
+from headway.cli import app
+from headway.data.tokenizers import train_tokenizer
+from headway.models import EncoderForMaskedLM, preset
+from headway.tasks.finetune import Data, Grid, Spans, Start, run
+from headway.tasks.finetune_recipes import quick
+from headway.tasks.runs import RunStopped
+
+SIZES = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128}
+STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "initializer_range": 0.1}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """One of our encoders and one of transformers, neither pretrained, with the built-in language's tokenizer."""
+    root = tmp_path_factory.mktemp("models")
+    tokenizer = train_tokenizer("builtin:200", kind="word")
+    words = {"vocab_size": len(tokenizer), "max_position_embeddings": 128}
+    torch.manual_seed(0)
+    models = {
+        "ours": EncoderForMaskedLM(preset("tiny", encoding="learned+rope", segments="none", **words, **SIZES, **STILL)),
+        "bert": BertModel(BertConfig(**words, **SIZES)),
+    }
+    for name, model in models.items():
+        model.save_pretrained(root / name)
+        tokenizer.save_pretrained(root / name)
+    return root
+
+
+@pytest.fixture(scope="module")
+def glue(tmp_path_factory):
+    """SST-2's files, in which the label says whether a cat occurs; one row of the training file is broken."""
+    root, rng = tmp_path_factory.mktemp("glue"), Random(0)
+    (root / "SST-2").mkdir()
+
+    def rows(count):
+        for _ in range(count):
+            label = rng.randrange(2)
+            words = [rng.choice(["the", "dog", "sees", "some", "guard"]) for _ in range(rng.randrange(3, 12))]
+            words[rng.randrange(len(words))] = "cat" if label else "queen"
+            yield " ".join(words), label
+
+    for split, count in (("train", 400), ("dev", 100)):
+        lines = ["sentence\tlabel", *(f"{text}\t{label}" for text, label in rows(count))]
+        if split == "train":
+            lines.insert(7, "a broken row")
+        (root / "SST-2" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    lines = ["index\tsentence", *(f"{index}\t{text}" for index, (text, _) in enumerate(rows(30)))]
+    (root / "SST-2" / "test.tsv").write_text("\n".join(lines) + "\n")
+    return root
+
+
+def small(task, model, out, *, rates=(1e-3,), seeds=(0,), epochs=1, data=None, **protocol):
+    """A quick sweep."""
+    config = quick(task, Start(model=str(model)), data or Data())
+    return replace(
+        config,
+        grid=Grid(rates=rates, seeds=seeds),
+        protocol=replace(config.protocol, epochs=epochs, length=64, **protocol),
+        spans=Spans(overlap=8, max_question=16, count=3),
+        out=str(out),
+    )
+
+
+def test_a_built_in_task_is_learned_far_above_chance(folders, tmp_path):
+    """An untrained encoder has an F1 of 0.1."""
+    data = Data(limit=2400)
+    config = small(
+        "builtin:questions", folders / "ours", tmp_path / "out", rates=(5e-3,), batch=16, evaluate=50, data=data
+    )
+    result = run(config, progress=False)
+    assert result.score > 0.3
+    assert [step for step, _ in result.runs[0]["history"]] == [50, 100, 150]
+    assert max(score for _, score in result.runs[0]["history"]) == result.score == result.rates[0]["score"]["median"]
+
+
+def test_an_encoder_of_transformers_goes_the_same_way(folders, glue, tmp_path):
+    data = Data(train=(str(glue),), predict=(str(glue),), on_error="skip")
+    result = run(
+        small("sst2", folders / "bert", tmp_path / "out", rates=(1e-3, 2e-3), epochs=3, data=data),
+        progress=False,
+        baselines=True,
+    )
+    assert result.score > 0.95
+    assert result.baselines["bag of words"]["accuracy"] > 0.95
+    assert 0.4 < result.baselines["most frequent"]["accuracy"] < 0.7
+    assert result.rates[0]["score"]["median"] >= result.rates[1]["score"]["median"]
+    rows = {(split["use"], split["split"]): split for split in result.data}
+    assert (rows["train", "train"]["rows"], rows["train", "train"]["skipped"]) == (400, 1)
+    assert "SST-2/train.tsv, line 8: expected 2 columns, got 1" in rows["train", "train"]["first_skipped"][0]
+    assert rows["train", "train"]["published"] == 67_349
+
+    lines = (tmp_path / "out" / "predictions" / "SST-2.tsv").read_text().splitlines()
+    assert lines[0] == "index\tprediction"
+    tests = (glue / "SST-2" / "test.tsv").read_text().splitlines()
+    right = sum(("cat" in test) == line.endswith("\t1") for test, line in zip(tests[1:], lines[1:], strict=True))
+    assert right >= 28
+
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out" / "model")
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "model").eval()
+    with torch.no_grad():
+        scores = model(**tokenizer("the cat sees some dog", return_tensors="pt")).logits
+    assert model.config.id2label[scores.argmax().item()] == "1"
+    left = {path.name for path in (tmp_path / "out" / "runs").glob("*/*")}
+    assert left == {"config.json", "log.jsonl", "result.json"}  # one model is kept, and no checkpoint
+
+
+def test_questions_transfer_and_answers_are_written(folders, tmp_path):
+    data = Data(
+        limit=160, transfer=("builtin:questions@dev",), predict=("builtin:questions@dev",), languages=("invented",)
+    )
+    result = run(small("builtin:questions", folders / "ours", tmp_path / "out", data=data), progress=False)
+    summary = result.rates[0]
+    assert set(summary["metrics"]) == {"dev score", "dev f1", "dev exact_match"}
+    assert set(summary["transfer"]) == {
+        f"builtin:questions {language} {metric}"
+        for language in ("average", "invented")
+        for metric in ("f1", "exact_match")
+    }
+    answers = json.loads((tmp_path / "out/predictions/builtin-questions-dev-invented.json").read_text())
+    best = json.loads((tmp_path / "out/predictions/builtin-questions-dev-invented-nbest.json").read_text())
+    assert len(answers) == 1000
+    assert all(best[name][0]["text"] == text for name, text in answers.items())
+    assert all(sum(each["probability"] for each in some) == pytest.approx(1.0) for some in best.values())
+    assert all(1 <= len(some) <= 3 for some in best.values())
+
+
+def test_pairs_transfer_to_another_language(folders, tmp_path):
+    data = Data(limit=96, transfer=("builtin:similarity",))
+    result = run(small("builtin:similarity", folders / "ours", tmp_path / "out", data=data), progress=False)
+    languages = {name.split()[1] for name in result.rates[0]["transfer"]}
+    assert languages == {"average", "english", "invented", "verb-final"}
+    assert {split["language"] for split in result.data if split["use"] == "builtin:similarity"} == languages - {
+        "average"
+    }
+
+
+def weights(folder):
+    return load_file(folder / "model" / "model.safetensors")
+
+
+def test_a_killed_run_ends_the_same(folders, tmp_path):
+    """Killed between two checkpoints, after the best weights so far were saved; then taken on in another process."""
+    killed, whole = (
+        small("builtin:similarity", folders / "ours", tmp_path / name, data=Data(limit=640), evaluate=3, checkpoint=5)
+        for name in ("killed", "whole")
+    )
+    code = f"from headway.tasks.finetune import *; run({killed!r}, cpu=True)"
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "killed").glob("runs/*/checkpoints/step-0000001*")) and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (tmp_path / "killed" / "result.json").exists()
+    with pytest.raises(FileExistsError, match=r"stopped run\. Add --resume"):
+        run(killed, cpu=True)
+
+    first, second = run(killed, resume=True, progress=False, cpu=True), run(whole, progress=False, cpu=True)
+    assert first.runs[0]["history"] == second.runs[0]["history"]
+    assert first.score == second.score
+    weights = [load_file(tmp_path / name / "model" / "model.safetensors") for name in ("killed", "whole")]
+    assert weights[0].keys() == weights[1].keys()
+    for name, value in weights[0].items():
+        assert torch.equal(value, weights[1][name]), name
+    log = next((tmp_path / "killed").glob("runs/*/log.jsonl")).read_text().splitlines()
+    steps = [json.loads(line)["step"] for line in log]
+    assert steps == sorted(steps)  # what was logged twice is there once
+
+
+def test_jobs_share_the_runs_and_change_nothing(folders, glue, tmp_path):
+    data = Data(train=(str(glue),), on_error="skip", limit=96)
+    configs = [
+        small("sst2", folders / "ours", tmp_path / name, seeds=(0, 1), rates=(1e-3,), data=data, batch=16)
+        for name in ("alone", "together")
+    ]
+    alone = run(configs[0], progress=False, cpu=True)
+    together = run(configs[1], progress=False, cpu=True, jobs=2)
+    assert [each["history"] for each in alone.runs] == [each["history"] for each in together.runs]
+    assert alone.rates[0]["scores"].keys() == {"0", "1"}
+    assert alone.runs[0]["history"] != alone.runs[1]["history"] or alone.runs[0]["score"] == 1.0
+    assert (tmp_path / "together" / "model" / "model.safetensors").exists()
+    with pytest.raises(ValueError, match="jobs: expected at least 1, got 0"):
+        run(configs[0], jobs=0)
+
+
+def test_a_finished_sweep_is_read_and_a_changed_one_refused(folders, glue, tmp_path):
+    data = Data(train=(str(glue),), on_error="skip", limit=64)
+    config = small("sst2", folders / "ours", tmp_path / "out", data=data)
+    result = run(config, progress=False)
+    assert run(config, resume=True, progress=False) == result
+    with pytest.raises(FileExistsError, match=r"finished run\. Add --resume"):
+        run(config, progress=False)
+    changed = replace(config, protocol=replace(config.protocol, batch=8))
+    with pytest.raises(ValueError, match=r"protocol.batch was 32 and is 8"):
+        run(changed, resume=True, progress=False)
+
+
+def test_a_rate_that_breaks_the_weights_is_named(folders, glue, tmp_path):
+    data = Data(train=(str(glue),), on_error="skip")
+    with pytest.raises(RunStopped, match=r"got NaN or infinity at step \d+ with learning rate 1e\+30 and seed 0"):
+        run(small("sst2", folders / "ours", tmp_path / "out", rates=(1e30,), epochs=5, data=data), progress=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("rte", "--data", "nowhere"), "nowhere: expected the split train of rte"),
+        (("rtee",), "task: expected one of cola"),
+        (("rte", "--data", "x", "--recipe", "slow"), "recipe: expected one of full, quick"),
+        (("sst2", "--data", "GLUE"), "line 8: expected 2 columns, got 1"),
+        (("builtin:entailment", "--segments", "both"), "segments: expected one of"),
+    ],
+)
+def test_bad_arguments_are_named(folders, glue, tmp_path, arguments, message):
+    arguments = [str(glue) if each == "GLUE" else each for each in arguments]
+    options = ["--model", str(folders / "ours"), "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, ["finetune", *arguments, *options])
+    assert done.exit_code == 2
+    assert message in " ".join(done.stderr.split())
+
+
+def test_the_command_says_what_came_out(folders, glue, tmp_path):
+    out = str(tmp_path / "out")
+    options = ["--recipe", "quick", "--seeds", "2", "--epochs", "1", "--limit", "64", "--length", "64", "--cpu"]
+    arguments = [
+        "finetune",
+        "sst2",
+        "--model",
+        str(folders / "ours"),
+        "--data",
+        str(glue),
+        "--on-error",
+        "skip",
+        "--out",
+        out,
+    ]
+    done = CliRunner().invoke(app, [*arguments, *options])
+    assert done.exit_code == 0, done.stderr
+    assert "rate 3e-05: median " in done.stdout and " of 2 runs (from " in done.stdout
+    assert "left out 1 bad rows of sst2 train" in done.stdout
+    assert f"wrote {out}: result.json" in done.stdout
+    assert "run 2/2: rate 3e-05, seed 1: dev accuracy" in done.stderr
+    again = CliRunner().invoke(app, [*arguments, *options, "--resume"])
+    assert again.stdout == done.stdout
+
+
+def test_help_has_examples():
+    done = CliRunner().invoke(app, ["finetune", "--help"])
+    assert done.exit_code == 0
+    assert "headway finetune rte --model" in done.stdout

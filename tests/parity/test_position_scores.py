@@ -1,0 +1,255 @@
+"""F_P against the models themselves, in float64: a text of n average words, run through the real module.
+
+Wennberg and Henter (2021), Sec. 3.2, Eq. (2). Two oracles: what the model's own query and key layers give out, and the
+attention weights that the model reports.
+"""
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from numpy.testing import assert_allclose
+
+from headway.analysis.hidden_states import of_positions, of_tokens
+from headway.analysis.position_scores import position_scores, scores_of
+from headway.analysis.reading import read
+from headway.models import EncoderConfig, EncoderModel
+
+SIZES = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3}
+BERT = {**SIZES, "intermediate_size": 32, "max_position_embeddings": 20, "type_vocab_size": 2}
+GPT2 = {**SIZES, "n_positions": 20, "bos_token_id": 0, "eos_token_id": 0}
+T5 = {"vocab_size": 50, "d_model": 24, "d_kv": 5, "d_ff": 32, "num_layers": 3, "num_heads": 3}
+
+MODELS = {  # name -> (class, configuration class, options, paths of the first layer's query and key layers)
+    "bert": ("BertModel", "BertConfig", BERT, "encoder.layer.0.attention.self"),
+    "roberta": ("RobertaForMaskedLM", "RobertaConfig", BERT, "roberta.encoder.layer.0.attention.self"),
+    "xlm-roberta": ("XLMRobertaModel", "XLMRobertaConfig", BERT, "encoder.layer.0.attention.self"),
+    "camembert": ("CamembertModel", "CamembertConfig", BERT, "encoder.layer.0.attention.self"),
+    "electra": (
+        "ElectraForPreTraining",
+        "ElectraConfig",
+        {**BERT, "embedding_size": 10},
+        "electra.encoder.layer.0.attention.self",
+    ),
+    "electra, one width": (
+        "ElectraModel",
+        "ElectraConfig",
+        {**BERT, "embedding_size": 24},
+        "encoder.layer.0.attention.self",
+    ),
+    "albert": (
+        "AlbertModel",
+        "AlbertConfig",
+        {**BERT, "embedding_size": 10},
+        "encoder.albert_layer_groups.0.albert_layers.0.attention",
+    ),
+    "albert, three groups": (
+        "AlbertForMaskedLM",
+        "AlbertConfig",
+        {**BERT, "embedding_size": 10, "num_hidden_groups": 3},
+        "albert.encoder.albert_layer_groups.0.albert_layers.0.attention",
+    ),
+    "distilbert": (
+        "DistilBertModel",
+        "DistilBertConfig",
+        {"vocab_size": 50, "dim": 24, "n_layers": 3, "n_heads": 3, "hidden_dim": 32, "max_position_embeddings": 20},
+        "transformer.layer.0.attention",
+    ),
+    "mpnet": ("MPNetModel", "MPNetConfig", BERT, "encoder.layer.0.attention.attn"),
+    "gpt2": (
+        "GPT2LMHeadModel",
+        "GPT2Config",
+        GPT2,
+        "transformer.h.0.attn",
+    ),
+    "gpt2, scaled by layer": (
+        "GPT2Model",
+        "GPT2Config",
+        {**GPT2, "scale_attn_by_inverse_layer_idx": True},
+        "h.0.attn",
+    ),
+    "t5": ("T5EncoderModel", "T5Config", T5, "encoder.block.0.layer.0.SelfAttention"),
+    "t5, both stacks": ("T5ForConditionalGeneration", "T5Config", T5, "encoder.block.0.layer.0.SelfAttention"),
+    "mt5": ("MT5EncoderModel", "MT5Config", T5, "encoder.block.0.layer.0.SelfAttention"),
+    "umt5": ("UMT5EncoderModel", "UMT5Config", T5, "encoder.block.0.layer.0.SelfAttention"),
+}
+OFFSET = {"roberta": 2, "xlm-roberta": 2, "camembert": 2, "mpnet": 2}  # rows before that of position 0
+LENGTH = 17
+
+
+def near(name):
+    """T5's norm works out the variance in float32, whatever the model's dtype."""
+    return {"rtol": 1e-5, "atol": 1e-6} if "t5" in name else {"rtol": 1e-9, "atol": 1e-11}
+
+
+def randomized(model, seed=0):
+    """Every parameter random, so that no zero bias and no unit norm can hide an error."""
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=draw, dtype=torch.float64) * 0.3
+            parameter.copy_(noise + (1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0))
+    return model.double().eval()
+
+
+def build(name):
+    kind, config, options, _ = MODELS[name]
+    extra = {"pad_token_id": 1} if name.split(",")[0] in ("roberta", "xlm-roberta", "camembert", "mpnet") else {}
+    made = getattr(transformers, config)(**options, **extra, attn_implementation="eager")
+    return randomized(getattr(transformers, kind)(made))
+
+
+def running(model):
+    """The part of a model that runs on a text alone."""
+    return model.get_encoder() if model.config.is_encoder_decoder or "t5" in model.config.model_type else model
+
+
+def mean_word(model, length):
+    return model.get_input_embeddings().weight.mean(0).expand(1, length, -1)
+
+
+def weights_of(scores):
+    """Softmax over each row, with the causal mask where there is one."""
+    matrices = scores.matrices()
+    if scores.causal:
+        matrices = np.where(np.tri(scores.length, dtype=bool), matrices, -np.inf)
+    exp = np.exp(matrices - matrices.max(-1, keepdims=True))
+    return exp / exp.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_first_layer_is_what_the_query_and_key_layers_give(name):
+    model = build(name)
+    attention = model.get_submodule(MODELS[name][3])
+    caught = {}
+
+    def catch(part):
+        def hook(module, arguments, out):
+            caught.setdefault(part, out[0])  # the first time: ALBERT's layers share one module
+
+        return hook
+
+    for part, names in {"q": ("query", "q_lin", "q", "c_attn"), "k": ("key", "k_lin", "k", "c_attn")}.items():
+        next(getattr(attention, name) for name in names if hasattr(attention, name)).register_forward_hook(catch(part))
+    with torch.no_grad():
+        running(model)(inputs_embeds=mean_word(model, LENGTH))
+    if "gpt2" in name:
+        caught["q"], caught["k"] = caught["q"].split(24, -1)[:2]
+    q, k = (caught[part].view(LENGTH, 3, -1).transpose(0, 1) for part in "qk")
+    scale = 1.0 if "t5" in name else 8**-0.5
+    expected = (q @ k.transpose(1, 2) * scale).numpy()
+    if "t5" in name:
+        expected += attention.compute_bias(LENGTH, LENGTH)[0].detach().numpy()
+    if name == "mpnet":
+        expected += model.encoder.compute_position_bias(torch.zeros(1, LENGTH, 24))[0].detach().numpy()
+    assert_allclose(position_scores(read(model), 0, LENGTH).matrices(), expected, **near(name))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_layer_gives_the_weights_that_the_model_reports(name):
+    model = build(name)
+    reading = read(model)
+    with torch.no_grad():
+        reported = running(model)(inputs_embeds=mean_word(model, LENGTH), output_attentions=True).attentions
+    assert len(reported) == len(reading.layers) == 3
+    for layer, projected in enumerate(of_positions(reading, LENGTH)):
+        weights = weights_of(position_scores(reading, layer, projected=projected))
+        assert_allclose(weights, reported[layer][0].numpy(), rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_real_tokens_give_the_weights_that_the_model_reports(name):
+    model = build(name)
+    reading = read(model)
+    ids = np.array([7, 3, 9, 9, 30, 2, 41, 8])
+    with torch.no_grad():
+        reported = running(model)(input_ids=torch.tensor(ids)[None], output_attentions=True).attentions
+    for layer, projected in enumerate(of_tokens(reading, ids)):
+        assert_allclose(
+            weights_of(scores_of(reading, layer, projected)), reported[layer][0].numpy(), rtol=1e-8, atol=1e-12
+        )
+    embedded = reading.embedded(reading.summed(reading.words[ids]))
+    norm = reading.layers[0].norm
+    assert_allclose(embedded if norm is None else norm(embedded), of_tokens(reading, ids)[0], **near(name))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_deeper_layers_take_the_same_positions_through_their_own_projections(name):
+    """By hand for the last layer: the first layer's input, that layer's norm and projections."""
+    reading = read(build(name))
+    last = reading.layers[-1]
+    x = reading.mean_words(LENGTH)
+    if last.norm is not None:
+        x = last.norm(x)
+    bias = reading.bias_of(2, LENGTH)
+    for h in range(3):
+        q, k = x @ last.query_weight[h] + last.query_bias[h], x @ last.key_weight[h] + last.key_bias[h]
+        expected = q @ k.T * last.scale
+        if bias is not None:
+            expected = expected + bias.dense()[0, h].numpy()
+        assert_allclose(position_scores(reading, 2, LENGTH).matrices()[h], expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["roberta", "xlm-roberta", "camembert", "mpnet", "bert", "distilbert", "gpt2"])
+def test_position_0_is_the_row_that_the_model_uses(name):
+    model = build(name)
+    table = next(m for n, m in model.named_modules() if n.endswith(("position_embeddings", "wpe")))
+    skipped = OFFSET.get(name, 0)
+    reading = read(model)
+    assert reading.limit == 20 - skipped
+    assert_allclose(reading.positions, table.weight.detach()[skipped:])
+
+
+def test_the_decoder_of_t5_is_causal_and_has_a_table_of_its_own():
+    model = build("t5, both stacks")
+    reading = read(model, stack="decoder")
+    attention = model.decoder.block[0].layer[0].SelfAttention
+    assert reading.causal
+    expected = attention.compute_bias(LENGTH, LENGTH)[0].detach().numpy()
+    for layer in range(3):  # all layers share the first one's
+        assert_allclose(reading.bias_of(layer, LENGTH).dense()[0].numpy(), expected, rtol=1e-12)
+    with pytest.raises(NotImplementedError, match="attends to an encoder"):
+        of_positions(reading)
+
+
+OWN = [
+    ("learned", "input"),
+    ("sinusoidal", "none"),
+    ("none", "input"),
+    ("diet-rel", "none"),
+    ("diet-abs", "input"),
+    ("tisa", "none"),
+    ("t5", "none"),
+    ("tupe-rel", "none"),
+    ("alibi", "none"),
+    ("rope", "input"),
+    ("shaw", "none"),
+    ("transformer-xl", "none"),
+    ("learned+tisa", "input"),
+    ("learned+shaw", "none"),
+]
+
+
+@pytest.mark.parametrize(("encoding", "segments"), OWN)
+def test_headway_encoders_give_the_weights_that_they_report(encoding, segments):
+    config = EncoderConfig(**{**BERT, "pad_token_id": 0}, encoding=encoding, segments=segments)
+    model = randomized(EncoderModel(config))
+    reading = read(model)
+    with torch.no_grad():
+        reported = model(inputs_embeds=mean_word(model, LENGTH), output_attentions=True).attentions
+    arriving = of_positions(reading, LENGTH)
+    first = position_scores(reading, 0, LENGTH)
+    assert_allclose(
+        first.matrices(), position_scores(reading, 0, projected=arriving[0]).matrices(), rtol=1e-8, atol=1e-11
+    )
+    for layer, projected in enumerate(arriving):
+        weights = weights_of(position_scores(reading, layer, projected=projected))
+        assert_allclose(weights, reported[layer][0].numpy(), rtol=1e-8, atol=1e-12)
+
+
+def test_tiles_are_parts_of_the_matrices():
+    reading = read(randomized(EncoderModel(EncoderConfig(**{**BERT, "pad_token_id": 0}, encoding="learned+shaw"))))
+    scores = position_scores(reading, 1, LENGTH)
+    whole = scores.matrices()
+    assert whole.shape == (3, LENGTH, LENGTH)
+    assert_allclose(scores.tile(3, 9, 5, 17), whole[:, 3:9, 5:17], rtol=1e-12)

@@ -1,0 +1,79 @@
+"""FLOPs by the formulas against torch's own counter on the plain formula, which has no fused kernels to miss."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from headway.cost.batch import Words
+from headway.cost.contestant import Contestant, plain
+from headway.cost.flops import encoder_flops, head_flops
+from headway.models import EncoderForMaskedLM, preset
+
+B, L = 2, 40
+
+
+def counted(model, *feeds):
+    """Of the encoder's forward pass, and of a training step, as torch counts them."""
+    seen, labels = feeds
+    with FlopCounterMode(display=False) as counter:
+        model.base_model(**seen)
+    forward = counter.get_total_flops()
+    with FlopCounterMode(display=False) as counter:
+        model(**seen, **labels).loss.backward()
+    return forward, counter.get_total_flops()
+
+
+ROWS = [
+    "none",
+    "learned",
+    "diet-rel",
+    "diet-abs:rank=24",
+    "diet-abs:rank=24:sharing=layer",
+    "abs-scalar:sharing=head",
+    "tisa",
+    "t5",
+    "rope",
+    "tupe-abs",
+    "tupe-rel:sharing=none",
+    "shaw:clip=5",
+    "shaw:clip=5:values=false:sharing=head",
+    "transformer-xl",
+    "learned+tisa",
+    "transformers",
+]
+
+
+@pytest.mark.parametrize("text", ROWS)
+def test_as_torch_counts(text):
+    contestant = Contestant(text)
+    model = plain(contestant.build("tiny", length=L, dropout=0.1, segments="input"))
+    words = Words.drawn(B, L, model.config.vocab_size, seed=0, device="cpu")
+    labels = words.at_all_places() if contestant.theirs else words.at_masked_places()
+    forward, training = counted(model, words.seen(segments=False), labels)
+    config = preset("tiny") if contestant.theirs else model.config
+    encoder = encoder_flops(config, B, L)
+    places = B * L if contestant.theirs else words.columns.numel()
+    assert encoder.inference == forward
+    assert (encoder + head_flops(config, places)).training == training
+
+
+def test_linformer():
+    config = preset("tiny", encoding="diet-abs", attention="linformer", projected_length=8, max_position_embeddings=L)
+    model = plain(EncoderForMaskedLM(config))
+    words = Words.drawn(B, L, config.vocab_size, seed=0, device="cpu")
+    forward, training = counted(model, words.seen(segments=False), words.at_masked_places())
+    encoder = encoder_flops(config, B, L)
+    assert encoder.inference == forward
+    assert (encoder + head_flops(config, words.columns.numel())).training == training
+
+
+def test_counting_needs_no_gradients_of_the_caller():
+    config = preset("tiny", encoding="tupe-rel")
+    with torch.no_grad():
+        assert encoder_flops(config, B, L) == encoder_flops(config, B, L)
+
+
+def test_bert_base_by_hand():
+    """12 layers of 768: 24 n E^2 + 4 n^2 E a layer."""
+    n, width = 128, 768
+    assert encoder_flops(preset("bert-base"), 1, n).inference == 12 * (24 * n * width**2 + 4 * n**2 * width)

@@ -1,0 +1,67 @@
+"""The built-in language's tasks under the interface of GLUE and XTREME."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+
+import pytest
+
+from headway.data.builtin_tasks import BUILTIN, SIZES
+from headway.data.examples import Question
+from headway.data.task_data import load
+
+
+@cache
+def made(name, split, language):
+    return load(name, split=split, language=language).examples
+
+
+def examples(name, split, language=None):
+    return made(name, split, language or BUILTIN[name].languages[0])
+
+
+def key(example):
+    return (example.question, example.context) if isinstance(example, Question) else (example.first, example.second)
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+def test_splits_have_their_sizes_and_share_no_example(name):
+    seen = set()
+    for split, size in SIZES.items():
+        found = examples(name, split)
+        assert len(found) == size
+        keys = {key(example) for example in found}
+        assert len(keys) == size
+        assert not keys & seen
+        seen |= keys
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+def test_languages_ask_the_same_in_other_words(name):
+    first, *others = (examples(name, "dev", language) for language in BUILTIN[name].languages)
+    for other in others:
+        assert {key(each) for each in first}.isdisjoint(key(each) for each in other)
+        if not isinstance(first[0], Question):
+            assert [each.label for each in first] == [each.label for each in other]
+
+
+@pytest.mark.parametrize("name", ["builtin:acceptability", "builtin:entailment", "builtin:similarity"])
+def test_labels_are_about_equally_frequent(name):
+    counts = Counter(example.label for example in examples(name, "train"))
+    share = SIZES["train"] / len(counts)
+    assert all(abs(count - share) < 6 * share**0.5 for count in counts.values())
+
+
+def test_answers_stand_where_they_say():
+    for language in BUILTIN["builtin:questions"].languages:
+        for each in examples("builtin:questions", "dev", language):
+            answer = each.answers[0]
+            assert each.context[answer.start : answer.start + len(answer.text)] == answer.text
+            before = each.context[: answer.start]
+            assert not before or before.endswith(" ")
+
+
+def test_an_unknown_language_is_named():
+    with pytest.raises(ValueError, match="language: expected one of english, invented, got 'verb-final'"):
+        load("builtin:questions", language="verb-final")

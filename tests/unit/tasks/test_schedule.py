@@ -1,0 +1,28 @@
+"""The learning rate against transformers' schedule."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import get_linear_schedule_with_warmup
+
+from headway.tasks.schedule import linear
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(40, 0.025), (200, 0.1), (7, 0.5), (10, 0.0), (1, 0.0), (3, 0.99)])
+def test_every_step_has_the_rate_of_transformers(steps, warmup):
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=0.0018)
+    schedule = get_linear_schedule_with_warmup(optimizer, round(warmup * steps), steps)
+    for step in range(steps):
+        rate = linear(step, steps=steps, warmup=warmup, peak=0.0018)
+        assert rate == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12)
+        optimizer.step()
+        schedule.step()
+    assert linear(steps, steps=steps, warmup=warmup, peak=0.0018) == 0.0
+
+
+def test_the_papers_warm_up_ends_at_its_peak():
+    rising = round(0.025 * 500_000)
+    assert linear(rising, steps=500_000, warmup=0.025, peak=0.0018) == 0.0018
+    assert linear(rising - 1, steps=500_000, warmup=0.025, peak=0.0018) < 0.0018
