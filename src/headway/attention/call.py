@@ -138,6 +138,8 @@ def _wanted(request: Request) -> dict[str, str]:
             plain = request.needs_grad and request.dropout == 0.0 and request.q.dtype != torch.float32
             if plain and triton.is_one_tile(request):
                 return {"triton": "the score matrix is one tile: its backward pass makes each score once"}
+            if not (request.masking.empty or request.masking.only_causal):
+                return {"triton": "fused kernels that need no matrix for the mask", "sdpa": "torch's kernels"}
             return {"sdpa": "torch's fused kernels; there is no bias"}
         if sdpa.widens(request) and request.k.shape[-2] >= (JOINED_FROM if request.needs_grad else 4 * JOINED_FROM):
             return {"sdpa": "torch's fused kernels; at this length a low-rank bias is best joined to q and k"}

@@ -68,7 +68,8 @@ def run(
     Args:
         resume: go on with the sweep in the configuration's folder, or return its result if it is finished.
         progress: say when a run is finished, and show a bar on a terminal.
-        jobs: processes that share the device, or the GPUs, and the runs; small models leave one process's device idle.
+        jobs: processes that share the runs, and the device or the GPUs, which one small model leaves idle. A script that
+            asks for several must guard its main part (`if __name__ == "__main__"`), as all that starts processes.
         baselines: also score the most frequent label and a bag of words.
         cpu: leave a GPU alone.
     """
@@ -117,15 +118,15 @@ def work(
             folder=folder,
             processes=processes,
             show=progress and workers == 1 and sys.stderr.isatty(),
+            beaten=None if best is None else best[0],
         )
         if progress and not was_finished:
             _say(config, result)
+        worse: RunFolder | None = folder
         if best is None or result.score > best[0]:
-            worse, best = best, (result.score, folder)
-        else:
-            worse = (result.score, folder)
-        if worse is not None and worse[1].model.exists():
-            shutil.rmtree(worse[1].model)
+            worse, best = None if best is None else best[1], (result.score, folder)
+        if worse is not None and worse.model.exists():
+            shutil.rmtree(worse.model)
     return data.described
 
 

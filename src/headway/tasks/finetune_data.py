@@ -80,12 +80,11 @@ def material(config: FinetuneConfig, tokenizer: Any) -> Material:
     train = [split for reference in config.training for split in _splits(reference, data.on_error)]
     dev = [split for reference in config.development for split in _splits(reference, data.on_error)]
     transfer = {
-        reference.name: {
-            split.language: split
-            for language in _languages(reference, data.languages)
-            for split in _splits(reference, data.on_error, language)
+        name: {
+            language: load(reference.name, reference.source, part, language=language, on_error=data.on_error)
+            for language in languages(reference, part, data.languages)
         }
-        for reference in config.transferring
+        for name, reference, part in _parts(config.transferring)
     }
     examples = [example for split in train for example in _labelled(split)]
     if data.limit is not None and data.limit < len(examples):
@@ -122,17 +121,13 @@ def tokens(task: TaskSet, examples: Sequence[Any], config: FinetuneConfig, token
     return encode(tokenizer, examples, length=length)
 
 
-def _splits(reference: Reference, on_error: str, language: str | None = None) -> list[Split]:
-    parts = task_set(reference.name).parts(reference.split)
-    return [load(reference.name, reference.source, part, language=language, on_error=on_error) for part in parts]
-
-
-def _languages(reference: Reference, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """Languages to transfer to. All that the data set has must be there, unless some are asked for by name."""
+def languages(reference: Reference, part: str, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """Languages to evaluate in. All that the data set has must be there, unless some are asked for by name."""
+    task = task_set(reference.name)
+    if len(task.languages) == 1:
+        return task.languages
     if wanted:
         return wanted
-    task = task_set(reference.name)
-    part = task.parts(reference.split)[0]
     found = found_languages(reference.name, reference.source, part)
     missing = [language for language in task.languages if language not in found]
     if missing:
@@ -141,6 +136,18 @@ def _languages(reference: Reference, wanted: tuple[str, ...]) -> tuple[str, ...]
             f"{', '.join(missing)}. Add the files, or name the languages you want (--languages)."
         )
     return found
+
+
+def _splits(reference: Reference, on_error: str) -> list[Split]:
+    parts = task_set(reference.name).parts(reference.split)
+    return [load(reference.name, reference.source, part, on_error=on_error) for part in parts]
+
+
+def _parts(references: Sequence[Reference]) -> list[tuple[str, Reference, str]]:
+    """Each split that the references stand for, under its data set's name, with the split's where there are several."""
+    every = [(each, part) for each in references for part in task_set(each.name).parts(each.split)]
+    names = [each.name for each, _ in every]
+    return [(each.name if names.count(each.name) == 1 else f"{each.name}@{part}", each, part) for each, part in every]
 
 
 def _labelled(split: Split) -> Sequence[Example] | Sequence[Question]:

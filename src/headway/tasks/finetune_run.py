@@ -77,8 +77,12 @@ def finetune_once(
     folder: RunFolder,
     processes: Processes,
     show: bool,
+    beaten: float | None = None,
 ) -> RunResult:
-    """Do one run, go on with it, or read its result if it is finished. Its best model is in the folder's model/."""
+    """Do one run, go on with it, or read its result if it is finished.
+
+    Its best model goes to the folder's model/ where its score is above `beaten`.
+    """
     described = {**config.described(), "grid": {"rate": rate, "seed": seed}}
     folder.open(described, resume=True)
     if folder.finished:
@@ -87,7 +91,8 @@ def finetune_once(
     run = Run(config, model, data, rate=rate, seed=seed, folder=folder, processes=processes)
     run.train(show=show)
     result = run.finished()
-    _save(folder, model, tokenizer)
+    if beaten is None or result.score > beaten:
+        _save(folder, model, tokenizer)
     write_json(folder.result_file, asdict(result))
     if folder.checkpoints.exists():
         shutil.rmtree(folder.checkpoints)
