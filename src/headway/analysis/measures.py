@@ -84,7 +84,7 @@ class Measures:
         with atomic_path(json_path) as temporary:
             temporary.write_text(json.dumps(content, separators=(",", ":"), allow_nan=False) + "\n", encoding="utf-8")
         with atomic_path(arrays_path) as temporary, open(temporary, "wb") as file:
-            np.savez_compressed(file, **arrays)
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
         return [json_path, arrays_path]
 
 

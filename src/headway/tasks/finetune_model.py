@@ -73,11 +73,16 @@ class TransferLoss(Objective):
 
 
 def load_tokenizer(start: Start) -> Any:
-    """The model's tokenizer; it must pad."""
+    """The model's tokenizer; it must pad, after the text."""
     with quiet():
         tokenizer = AutoTokenizer.from_pretrained(start.tokenizer or start.model)
     if tokenizer.pad_token_id is None:
         raise ValueError(f"tokenizer: expected one with a padding token, got {start.tokenizer or start.model}.")
+    if tokenizer.padding_side != "right":
+        raise NotImplementedError(
+            f"tokenizer: expected one that pads after the text, got {start.tokenizer or start.model}, which pads before "
+            f"it. Encoders that read their summary from the last token are not supported."
+        )
     return tokenizer
 
 

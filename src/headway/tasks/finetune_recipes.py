@@ -8,7 +8,7 @@ from dataclasses import replace
 from headway.data.builtin_tasks import BUILTIN
 from headway.data.task_data import task_set
 from headway.data.xtreme import XTREME
-from headway.tasks.finetune_config import Data, FinetuneConfig, Grid, Protocol, Start
+from headway.tasks.finetune_config import Data, FinetuneConfig, Grid, Protocol, Spans, Start
 
 SMALL = ("cola", "mrpc", "stsb", "rte", "wnli")  # fewer than 10,000 examples to train on
 
@@ -23,15 +23,17 @@ def full(task: str, start: Start, data: Data) -> FinetuneConfig:
               tasks, for small encoders, have rates of our own
     """
     task_set(task)
+    rates: tuple[float, ...] = (1e-5, 2e-5, 3e-5, 4e-5)
+    spans = Spans()
     if task in BUILTIN:
-        grid, protocol = (1e-4, 3e-4, 1e-3), Protocol(epochs=5, length=128)
+        rates, protocol = (1e-4, 3e-4, 1e-3), Protocol(epochs=5, length=128)
+        spans = Spans(overlap=32, max_question=24)
     elif task in XTREME:
-        grid, protocol = (1e-5, 2e-5, 3e-5, 4e-5), Protocol(epochs=3, length=512)
+        protocol = Protocol(epochs=3, length=512)
     else:
-        grid, protocol = (1e-5, 2e-5, 3e-5, 4e-5), Protocol(epochs=10 if task in SMALL else 5, length=128)
-    return FinetuneConfig(
-        task=task, start=start, data=data, grid=Grid(rates=grid, seeds=(0, 1, 2, 3, 4)), protocol=protocol
-    )
+        protocol = Protocol(epochs=10 if task in SMALL else 5, length=128)
+    grid = Grid(rates=rates, seeds=(0, 1, 2, 3, 4))
+    return FinetuneConfig(task=task, start=start, data=data, grid=grid, protocol=protocol, spans=spans)
 
 
 def quick(task: str, start: Start, data: Data) -> FinetuneConfig:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from headway.data.examples import Example
-from headway.data.task_data import found_languages, load, task_set
+from headway.data.task_data import load, task_set
 from headway.storage import atomic_path, write_json
 from headway.tasks.finetune_config import FinetuneConfig, Start
-from headway.tasks.finetune_data import Evaluation, Scores, evaluation
+from headway.tasks.finetune_data import Evaluation, Scores, evaluation, languages
 from headway.tasks.finetune_model import TransferLoss, load_model, load_tokenizer
 from headway.tasks.finetune_run import model_scores
 from headway.tasks.processes import Processes
@@ -42,8 +42,7 @@ def write_predictions(config: FinetuneConfig, folder: RunFolder, *, cpu: bool) -
     for reference in config.predicting:
         task = task_set(reference.name)
         for part in task.parts(reference.split):
-            languages = config.data.languages or found_languages(reference.name, reference.source, part)
-            for language in languages or (None,):  # without a file the error of `load` says what is missing
+            for language in languages(reference, part, config.data.languages):
                 split = load(reference.name, reference.source, part, language=language, on_error=config.data.on_error)
                 ready = evaluation(split, config, tokenizer, labelled=False)
                 found = model_scores(loss, ready.encoded, processes, bf16=bool(config.protocol.bf16))

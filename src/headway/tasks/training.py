@@ -187,7 +187,7 @@ class Training:
         """A checkpoint, unless the weights are broken. Older ones go when it is whole."""
         self._checked()
         with self._off_the_clock():
-            state = {"seconds": self.seconds, "last": self.last}
+            state = {"seconds": self.seconds, "last": self.last, "meter": self.meter.saved()}
             tensors = checkpoint.model_tensors(self.objective, wanted=self.processes.main)
             moments = checkpoint.optimizer_tensors(self.objective, self.optimizer, wanted=self.processes.main)
 
