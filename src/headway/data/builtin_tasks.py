@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from random import Random
+from typing import Any
 
 from headway.data.examples import Answer, Example, Question
 from headway.data.language import Language
@@ -68,7 +69,7 @@ def make(
     seen: set[tuple[str, str | None]] = set()
     for each, size in SIZES.items():
         draw = Draw(spoken, write, Random(f"{example.__name__} {each}"))
-        examples = []
+        examples: list[Any] = []
         while len(examples) < size:
             made = example(draw, f"{each}-{len(examples)}")
             texts = (made.first, made.second) if isinstance(made, Example) else (made.question, made.context)
@@ -76,7 +77,7 @@ def make(
                 seen.add(texts)
                 examples.append(made)
         if each == split:
-            return examples  # type: ignore[return-value]
+            return examples
     raise AssertionError(split)
 
 

@@ -102,13 +102,14 @@ class TrainingBatches:
         self.lengths, self.seed = lengths, seed
         self.batch = min(batch, len(lengths))
         self.per_epoch = len(lengths) // self.batch
-        self._epoch: tuple[int, NDArray[np.int64]] | None = None
+        self._epoch = (-1, np.empty((0, 0), np.int64))
 
     def __getitem__(self, step: int) -> NDArray[np.int64]:
         epoch, number = divmod(step, self.per_epoch)
-        if self._epoch is None or self._epoch[0] != epoch:
+        if self._epoch[0] != epoch:
             self._epoch = (epoch, self._order(epoch))
-        return self._epoch[1][number]
+        chosen: NDArray[np.int64] = self._epoch[1][number]
+        return chosen
 
     def _order(self, epoch: int) -> NDArray[np.int64]:  # (batches, batch)
         rng = np.random.default_rng([self.seed, epoch])
@@ -118,7 +119,8 @@ class TrainingBatches:
             for pool in np.split(order, range(POOL * self.batch, len(order), POOL * self.batch))
         ]
         batches = np.concatenate(pools).reshape(self.per_epoch, self.batch)
-        return batches[rng.permutation(self.per_epoch)]
+        shuffled: NDArray[np.int64] = batches[rng.permutation(self.per_epoch)]
+        return shuffled
 
 
 def evaluation_batches(lengths: NDArray[np.int64], *, tokens: int) -> Iterator[NDArray[np.int64]]:

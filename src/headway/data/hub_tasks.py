@@ -8,7 +8,7 @@ from typing import Any
 from headway.data.examples import Example, Question
 from headway.data.readers import Problems
 from headway.data.squad import questions
-from headway.data.tables import examples
+from headway.data.tables import Row, examples
 from headway.data.task_sets import TaskSet
 
 
@@ -52,12 +52,12 @@ def _rows(name: str, config: str | None, split: str) -> Iterator[tuple[str, dict
     return ((f"{where}, {split}, row {number}", row) for number, row in enumerate(rows, start=1))
 
 
-def _with_label(row: dict[str, Any], column: Any, task: TaskSet) -> dict[str, Any]:
+def _with_label(row: dict[str, Any], column: Any, task: TaskSet) -> Row:
     """Classes by name: the Hub has their numbers, in the order of our names."""
     label = row.get(column)
     if task.kind == "classes" and isinstance(label, int) and 0 <= label < len(task.labels):
-        return {**row, column: task.labels[label]}
-    return row
+        label = task.labels[label]
+    return {**row, column: label}
 
 
 def _entry(row: dict[str, Any]) -> dict[str, Any]:

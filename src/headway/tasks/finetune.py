@@ -68,8 +68,8 @@ def run(
     Args:
         resume: go on with the sweep in the configuration's folder, or return its result if it is finished.
         progress: say when a run is finished, and show a bar on a terminal.
-        jobs: processes that share the runs, and the device or the GPUs, which one small model leaves idle. A script that
-            asks for several must guard its main part (`if __name__ == "__main__"`), as all that starts processes.
+        jobs: processes that share the runs, and the device or the GPUs, which one small model leaves idle. A script
+            that asks for several must guard its main part (`if __name__ == "__main__"`), as all that starts processes.
         baselines: also score the most frequent label and a bag of words.
         cpu: leave a GPU alone.
     """

@@ -67,7 +67,8 @@ class TransferLoss(Objective):
             given["token_type_ids"] = batch["token_type_ids"]
         output = self.model(input_ids=ids, **given)
         if self.kind != "spans":
-            return output.logits.float()
+            logits: Tensor = output.logits
+            return logits.float()
         scores = torch.stack([output.start_logits, output.end_logits], -1).float()
         return scores.masked_fill(~inside[..., None], -torch.inf)
 
@@ -80,8 +81,8 @@ def load_tokenizer(start: Start) -> Any:
         raise ValueError(f"tokenizer: expected one with a padding token, got {start.tokenizer or start.model}.")
     if tokenizer.padding_side != "right":
         raise NotImplementedError(
-            f"tokenizer: expected one that pads after the text, got {start.tokenizer or start.model}, which pads before "
-            f"it. Encoders that read their summary from the last token are not supported."
+            f"tokenizer: expected one that pads after the text, got {start.tokenizer or start.model}, which pads "
+            f"before it. Encoders that read their summary from the last token are not supported."
         )
     return tokenizer
 
