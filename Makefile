@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test lint format benchmark clean
+.PHONY: setup demo test test-all lint format benchmark clean
 
 setup: .venv/ready
 
@@ -16,9 +16,15 @@ setup: .venv/ready
 demo: setup
 	$(BIN)/python -m examples.compare_encodings
 
+# One process a core, one thread a process; tests of one file stay together.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$(nproc 2>/dev/null || echo 2)
+
 test: setup lint
-	$(BIN)/python -m pytest -m "not gpu"
-	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/gpu  # the GPU kernels, interpreted on the CPU
+	$(PYTEST) --dist loadfile -m "not gpu and not slow"
+	TRITON_INTERPRET=1 $(PYTEST) tests/gpu  # the GPU kernels, interpreted on the CPU
+
+test-all: test  # with those that take tens of seconds each
+	$(PYTEST) --dist loadfile -m "slow and not gpu"
 
 lint: setup
 	$(BIN)/ruff check

@@ -156,10 +156,12 @@ def weights(folder):
     return load_file(folder / "model" / "model.safetensors")
 
 
-def test_a_killed_run_ends_the_same(folders, tmp_path):
+def test_a_killed_run_ends_the_same(folders, glue, tmp_path):
     """Killed between two checkpoints, after the best weights so far were saved; then taken on in another process."""
+    data = Data(train=(str(glue),), on_error="skip")
+    rhythm = {"epochs": 2, "batch": 16, "evaluate": 3, "checkpoint": 5}
     killed, whole = (
-        small("builtin:similarity", folders / "ours", tmp_path / name, data=Data(limit=640), evaluate=3, checkpoint=5)
+        small("sst2", folders / "ours", tmp_path / name, rates=(3e-4,), data=data, **rhythm)
         for name in ("killed", "whole")
     )
     code = f"from headway.tasks.finetune import *; run({killed!r}, cpu=True)"

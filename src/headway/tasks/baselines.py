@@ -12,6 +12,7 @@ from headway.data.examples import Example
 from headway.data.task_data import Reference, load, task_set
 from headway.data.task_sets import TaskSet
 from headway.tasks.finetune_config import FinetuneConfig
+from headway.tasks.finetune_data import limited
 from headway.tasks.metrics import scores
 
 
@@ -23,7 +24,8 @@ def baseline_scores(config: FinetuneConfig) -> dict[str, dict[str, float]]:
     task = config.task_set
     if task.kind == "spans":
         return {}
-    train = [example for reference in config.training for example in _examples(reference, config)]
+    every = [example for reference in config.training for example in _examples(reference, config)]
+    train = limited(every, config.data.limit)
     dev = _examples(config.development[0], config)
     actual, labels = _labels(dev), _labels(train)
     return {

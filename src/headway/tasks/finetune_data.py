@@ -75,7 +75,7 @@ class Material:
 
 
 def material(config: FinetuneConfig, tokenizer: Any) -> Material:
-    """Read and tokenise everything but what is only predicted. Bad data is met here, before anything is trained."""
+    """Read everything, and tokenise all but what is only predicted. So bad data is met before anything is trained."""
     task, data = config.task_set, config.data
     train = [split for reference in config.training for split in _splits(reference, data.on_error)]
     dev = [split for reference in config.development for split in _splits(reference, data.on_error)]
@@ -86,10 +86,10 @@ def material(config: FinetuneConfig, tokenizer: Any) -> Material:
         }
         for name, reference, part in _parts(config.transferring)
     }
-    examples = [example for split in train for example in _labelled(split)]
-    if data.limit is not None and data.limit < len(examples):
-        chosen = np.random.default_rng(0).permutation(len(examples))[: data.limit]
-        examples = [examples[at] for at in np.sort(chosen)]
+    for _, reference, part in _parts(config.predicting):
+        for language in languages(reference, part, data.languages):
+            load(reference.name, reference.source, part, language=language, on_error=data.on_error)
+    examples = limited([example for split in train for example in _labelled(split)], data.limit)
     return Material(
         train=tokens(task, examples, config, tokenizer),
         dev={_name(split, task): evaluation(split, config, tokenizer) for split in dev},
@@ -103,6 +103,14 @@ def material(config: FinetuneConfig, tokenizer: Any) -> Material:
             for split in splits
         ],
     )
+
+
+def limited(examples: list[Any], limit: int | None) -> list[Any]:
+    """So many of the examples, drawn by chance but always the same; all without a limit."""
+    if limit is None or limit >= len(examples):
+        return examples
+    chosen = np.random.default_rng(0).permutation(len(examples))[:limit]
+    return [examples[at] for at in np.sort(chosen)]
 
 
 def evaluation(split: Split, config: FinetuneConfig, tokenizer: Any, *, labelled: bool = True) -> Evaluation:
@@ -127,7 +135,12 @@ def languages(reference: Reference, part: str, wanted: tuple[str, ...]) -> tuple
     if len(task.languages) == 1:
         return task.languages
     if wanted:
-        return wanted
+        kept = tuple(name for name in wanted if {name} <= {*task.languages} or {*name.split("-")} <= {*task.languages})
+        if not kept:
+            raise ValueError(
+                f"languages: expected some of {reference.name} ({', '.join(task.languages)}), got {', '.join(wanted)}."
+            )
+        return kept
     found = found_languages(reference.name, reference.source, part)
     missing = [language for language in task.languages if language not in found]
     if missing:

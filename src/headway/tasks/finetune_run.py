@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -50,7 +50,7 @@ class RunResult:
     Args:
         score: of the best checkpoint on the first dev split, and `metrics` all of its metrics, by split.
         step: steps to the best checkpoint, out of `steps`.
-        history: score after each evaluation, as (step, score).
+        history: [step, score] of each evaluation.
         transfer: metrics of the best checkpoint by data set and language.
         seconds: of training and evaluation.
     """
@@ -61,7 +61,7 @@ class RunResult:
     metrics: dict[str, Metrics]
     step: int
     steps: int
-    history: list[tuple[int, float]]
+    history: Sequence[Sequence[float]]
     transfer: dict[str, dict[str, Metrics]] = field(default_factory=dict)
     parameters: int
     seconds: float
@@ -85,18 +85,17 @@ def finetune_once(
     """
     described = {**config.described(), "grid": {"rate": rate, "seed": seed}}
     folder.open(described, resume=True)
-    if folder.finished:
-        return RunResult(**read_json(folder.result_file))
-    model = load_model(config, tokenizer, seed)
-    run = Run(config, model, data, rate=rate, seed=seed, folder=folder, processes=processes)
-    run.train(show=show)
-    result = run.finished()
-    if beaten is None or result.score > beaten:
-        _save(folder, model, tokenizer)
-    write_json(folder.result_file, asdict(result))
+    if not folder.finished:
+        model = load_model(config, tokenizer, seed)
+        run = Run(config, model, data, rate=rate, seed=seed, folder=folder, processes=processes)
+        run.train(show=show)
+        result = run.finished()
+        if beaten is None or result.score > beaten:
+            _save(folder, model, tokenizer)
+        write_json(folder.result_file, asdict(result))
     if folder.checkpoints.exists():
         shutil.rmtree(folder.checkpoints)
-    return result
+    return RunResult(**read_json(folder.result_file))
 
 
 class Run:
@@ -232,6 +231,8 @@ class Run:
         )
 
     def _evaluate(self, done: int) -> Metrics:
+        if self.meter.broken_step() is not None:
+            raise self._diverged()
         found = {name: each.judge(self.scores(each.encoded)) for name, each in self.data.dev.items()}
         score = next(iter(found.values()))["score"]
         if not self.history or score > max(before for _, before in self.history):
