@@ -238,7 +238,8 @@ class Run:
         if not self.history or score > max(before for _, before in self.history):
             self.best, self.metrics = checkpoint.model_tensors(self.loss), found
         self.history.append((done, score))
-        return {f"{name} {metric}": value for name, metrics in found.items() for metric, value in metrics.items()}
+        flat = {f"{name} {metric}": value for name, metrics in found.items() for metric, value in metrics.items()}
+        return {"score": score, **{name: value for name, value in flat.items() if not name.endswith(" score")}}
 
     def _save(self, done: int) -> None:
         """A checkpoint, and the best weights before it; what it no longer needs goes when it is whole."""

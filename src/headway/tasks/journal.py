@@ -14,7 +14,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from headway.tasks.checkpoint import last_good
 from headway.tasks.runs import RunFolder, writing
 
-SHOWN = {"loss": ".3f", "tokens_per_second": ",.0f", "evaluation_loss": ".3f", "masked_accuracy": ".1%"}
+SHOWN = {
+    "loss": ".3f",
+    "tokens_per_second": ",.0f",
+    "evaluation_loss": ".3f",
+    "masked_accuracy": ".1%",
+    "score": ".1%",
+}
 
 
 class Journal:
