@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-all lint format benchmark clean
+.PHONY: setup demo test lint format benchmark clean
 
 setup: .venv/ready
 
@@ -20,11 +20,8 @@ demo: setup
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$(nproc 2>/dev/null || echo 2)
 
 test: setup lint
-	$(PYTEST) --dist loadfile -m "not gpu and not slow"
+	$(PYTEST) --dist loadfile -m "not gpu"
 	TRITON_INTERPRET=1 $(PYTEST) tests/gpu  # the GPU kernels, interpreted on the CPU
-
-test-all: test  # with those that take tens of seconds each
-	$(PYTEST) --dist loadfile -m "slow and not gpu"
 
 lint: setup
 	$(BIN)/ruff check
