@@ -12,12 +12,11 @@ import triton
 from torch import Tensor
 
 from headway.attention.triton import cuda
-from headway.attention.triton.layout import strides
+from headway.attention.triton.layout import LOG2E, strides
 
 if TYPE_CHECKING:
     from headway.attention.triton.op import Call
 
-LOG2E = 1.4426950408889634
 TILE = 64
 THREADS = 128
 TILE_BYTES = TILE * TILE * 2

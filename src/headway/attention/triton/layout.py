@@ -1,8 +1,10 @@
-"""How the kernels' tensors lie in memory: any strides on the way in, rows before heads on the way out."""
+"""How the kernels' tensors lie in memory: any strides on the way in, rows before heads on the way out; their unit."""
 
 from __future__ import annotations
 
 from torch import Tensor
+
+LOG2E = 1.4426950408889634  # kernels keep scores in units of log 2
 
 
 def rows_first(like: Tensor, length: int, width: int) -> Tensor:

@@ -10,9 +10,8 @@ import triton
 from torch import Tensor
 
 from headway.attention.triton import backward_kernels, forward_kernel, hopper, short, tiles
-from headway.attention.triton.layout import by_eight, rows_first, strides, summed_groups
+from headway.attention.triton.layout import LOG2E, by_eight, rows_first, strides, summed_groups
 
-LOG2E = 1.4426950408889634
 Config = dict[str, int]
 
 

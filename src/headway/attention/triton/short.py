@@ -10,12 +10,11 @@ import triton
 from torch import Tensor
 
 from headway.attention.triton import short_kernels
-from headway.attention.triton.layout import rows_first, strides
+from headway.attention.triton.layout import LOG2E, rows_first, strides
 
 if TYPE_CHECKING:
     from headway.attention.triton.op import Call
 
-LOG2E = 1.4426950408889634
 LONGEST = 128
 
 
