@@ -34,7 +34,7 @@ from headway.tasks.prefetch import prefetched
 from headway.tasks.processes import Processes
 from headway.tasks.runs import RunFolder, RunStopped
 from headway.tasks.schedule import linear
-from headway.tasks.training import seed_of
+from headway.tasks.training import seed_dropout, seed_of
 
 EVALUATE_AT_MOST = 3500  # steps between evaluations; Chen et al. (2021b), Table 7, "checkpoint interval"
 EVALUATION_TOKENS = 1 << 15  # of a batch
@@ -186,7 +186,7 @@ class Run:
         """One update of the weights. Nothing here waits for the device."""
         count = torch.tensor(float(len(batch["lengths"])))
         batch = {name: self.processes.moved(value) for name, value in batch.items()}
-        torch.manual_seed(seed_of(self.seed, step))  # of dropout
+        seed_dropout(self.processes.device, seed_of(self.seed, step))
         with _precision(self.processes, bool(self.protocol.bf16)):
             loss = self.loss(batch, count)
         loss.backward()
