@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from headway.tasks import checkpoint
 from headway.tasks.pretrain import ModelChoice, Optimisation, PretrainConfig, Rhythm, Text, run
-from headway.tasks.training import Training
+from headway.tasks.training import checkpoint
+from headway.tasks.training.loop import Training
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 

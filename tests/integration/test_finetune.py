@@ -17,11 +17,11 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Bert
 from typer.testing import CliRunner
 
 from headway.cli import app
-from headway.data.tokenizers import train_tokenizer
+from headway.data.text.tokenizers import train_tokenizer
 from headway.models import EncoderForMaskedLM, preset
 from headway.tasks.finetune import Data, Grid, Spans, Start, run
-from headway.tasks.finetune_recipes import quick
-from headway.tasks.runs import RunStopped
+from headway.tasks.finetune.recipes import quick
+from headway.tasks.training.runs import RunStopped
 
 SIZES = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128}
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "initializer_range": 0.1}

@@ -26,9 +26,9 @@ from typer.testing import CliRunner
 
 from headway.cli import app
 from headway.data import Shards, open_corpus
-from headway.tasks import checkpoint
-from headway.tasks.objective import MaskedWords
 from headway.tasks.pretrain import ModelChoice, Optimisation, PretrainConfig, Rhythm, RunStopped, Text, run
+from headway.tasks.training import checkpoint
+from headway.tasks.training.objective import MaskedWords
 
 STEPS = 24
 TINY = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
@@ -275,7 +275,7 @@ def test_interrupted_around_a_checkpoint(tmp_path, data, monkeypatch, name, call
 
 
 def test_interrupted_between_the_model_and_the_result(tmp_path, data, monkeypatch):
-    from headway.tasks import pretrain as module
+    from headway.tasks.pretrain import pretraining as module
 
     interrupted(tiny(tmp_path / "run", data), monkeypatch, module, "write_json", 0)
     saved = weights(tmp_path / "run")

@@ -12,7 +12,8 @@ from headway.data import Shards, open_corpus
 
 BUILD = """
 import sys
-from headway.data import build_shards, shard_writer, train_tokenizer
+from headway.data import build_shards, train_tokenizer
+from headway.data.mlm import shard_writer
 text, out = sys.argv[1:3]
 tokenizer = train_tokenizer("builtin:5", "word")
 if len(sys.argv) > 3:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.data import Language, corrupt
-from headway.data.grammar import Clause, NounPhrase, Predicate, Prepositional, Relative
-from headway.data.language_tasks import CORRUPTIONS
+from headway.data.language.grammar import Clause, NounPhrase, Predicate, Prepositional, Relative
+from headway.data.language.labelled import CORRUPTIONS
 
 LANGUAGES = [
     Language(),

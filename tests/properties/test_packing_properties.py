@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headway.data import Shards, build_shards, open_corpus, train_tokenizer
-from headway.data.masking import IGNORED, Masking
-from headway.data.order import RowOrder, permuted
-from headway.data.packing import SHORTEST_START, FullRows, sentences, whole_sentences
-from headway.data.sampling import quotas, smoothed_shares
+from headway.data.mlm.masking import IGNORED, Masking
+from headway.data.mlm.order import RowOrder, permuted
+from headway.data.mlm.packing import SHORTEST_START, FullRows, sentences, whole_sentences
+from headway.data.text.sampling import quotas, smoothed_shares
 
 LAWS = settings(deadline=None, max_examples=60)
 DISK = settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])

@@ -12,7 +12,7 @@ import typer
 def told() -> Iterator[None]:
     """Turn errors that say what to do into messages; bad input ends with status 2, a run that broke with 1."""
     try:
-        from headway.tasks.runs import RunStopped
+        from headway.tasks.training.runs import RunStopped
     except ModuleNotFoundError as error:
         raise typer.BadParameter(f"{error}: expected the packages of models. pip install 'headway[models]'.") from None
     try:

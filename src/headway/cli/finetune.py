@@ -76,7 +76,7 @@ def finetune(
     with told():
         from headway.cli.pretrain import given
         from headway.tasks.finetune import Data, Grid, Start, run
-        from headway.tasks.finetune_recipes import recipe as named
+        from headway.tasks.finetune.recipes import recipe as named
 
         config = named(recipe)(
             task,

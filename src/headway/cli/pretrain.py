@@ -80,7 +80,7 @@ def pretrain(
 
     with told():
         from headway.tasks.pretrain import run
-        from headway.tasks.recipes import recipe as named
+        from headway.tasks.pretrain.recipes import recipe as named
 
         config = named(recipe)
         config = replace(

@@ -9,8 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from headway.data.language import Controls, Language
-from headway.data.language_tasks import (
+from headway.data.language.labelled import (
     Corruption,
     EntailmentPair,
     SimilarityPair,
@@ -20,23 +19,24 @@ from headway.data.language_tasks import (
     question,
     similarity_pair,
 )
-from headway.data.sentence import Agreement, Role, Roles, Sentence
+from headway.data.language.language import Controls, Language
+from headway.data.language.sentence import Agreement, Role, Roles, Sentence
 
 if TYPE_CHECKING:
-    from headway.data.corpora import Corpus, open_corpus
-    from headway.data.mlm import EvaluationBatches, MlmBatches
-    from headway.data.shard_build import build_shards
-    from headway.data.shards import Shards
-    from headway.data.tokenizers import train_tokenizer
+    from headway.data.mlm.batches import EvaluationBatches, MlmBatches
+    from headway.data.mlm.shard_build import build_shards
+    from headway.data.mlm.shards import Shards
+    from headway.data.text.corpora import Corpus, open_corpus
+    from headway.data.text.tokenizers import train_tokenizer
 
 _HOMES = {
-    "Corpus": "headway.data.corpora",
-    "open_corpus": "headway.data.corpora",
-    "train_tokenizer": "headway.data.tokenizers",
-    "build_shards": "headway.data.shard_build",
-    "Shards": "headway.data.shards",
-    "MlmBatches": "headway.data.mlm",
-    "EvaluationBatches": "headway.data.mlm",
+    "Corpus": "headway.data.text.corpora",
+    "open_corpus": "headway.data.text.corpora",
+    "train_tokenizer": "headway.data.text.tokenizers",
+    "build_shards": "headway.data.mlm.shard_build",
+    "Shards": "headway.data.mlm.shards",
+    "MlmBatches": "headway.data.mlm.batches",
+    "EvaluationBatches": "headway.data.mlm.batches",
 }
 
 __all__ = [

@@ -7,9 +7,9 @@ from functools import cache
 
 import pytest
 
-from headway.data.builtin_tasks import BUILTIN, SIZES
-from headway.data.examples import Question
-from headway.data.task_data import load
+from headway.data.transfer.builtin_tasks import BUILTIN, SIZES
+from headway.data.transfer.examples import Question
+from headway.data.transfer.task_data import load
 
 
 @cache

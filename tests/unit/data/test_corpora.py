@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from headway.data import Language, open_corpus, readers
-from headway.data.corpora import open_corpora
+from headway.data import Language, open_corpus
+from headway.data.text import readers
+from headway.data.text.corpora import open_corpora
 
 TEXT = "Title\nFirst line.\n\n\n  Second document, ünïcode  \r\nits end\n\n"
 DOCUMENTS = [["Title", "First line."], ["Second document, ünïcode", "its end"]]

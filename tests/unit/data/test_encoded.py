@@ -7,8 +7,8 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from headway.data.encoded import TrainingBatches, encode, evaluation_batches
-from headway.data.examples import Example
+from headway.data.transfer.encoded import TrainingBatches, encode, evaluation_batches
+from headway.data.transfer.examples import Example
 
 
 @pytest.fixture

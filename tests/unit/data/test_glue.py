@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headway.data.glue import GLUE
-from headway.data.task_data import Reference, load, task_set
+from headway.data.transfer.glue import GLUE
+from headway.data.transfer.task_data import Reference, load, task_set
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import json
 import datasets
 import pytest
 
-from headway.data.task_data import TASK_SETS, load
+from headway.data.transfer.task_data import TASK_SETS, load
 
 
 @pytest.fixture

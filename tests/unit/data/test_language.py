@@ -10,10 +10,10 @@ from itertools import islice
 import pytest
 
 from headway.data import Language
-from headway.data.grammar import Clause, NounPhrase, Predicate, Prepositional, Relative
-from headway.data.lexicon import ADJECTIVES, INTRANSITIVES, NOUNS, TRANSITIVES
-from headway.data.sentence import Agreement, realise
-from headway.data.verb_final import PARTICLES
+from headway.data.language.grammar import Clause, NounPhrase, Predicate, Prepositional, Relative
+from headway.data.language.lexicon import ADJECTIVES, INTRANSITIVES, NOUNS, TRANSITIVES
+from headway.data.language.sentence import Agreement, realise
+from headway.data.language.verb_final import PARTICLES
 
 LANGUAGE = Language()
 WHOLE = Language(nouns=len(NOUNS), verbs=len(TRANSITIVES), intransitives=len(INTRANSITIVES), adjectives=len(ADJECTIVES))
@@ -200,7 +200,7 @@ def test_sentence_and_language_survive_pickling():
 
 
 def test_import_needs_no_torch():
-    check = "import sys, headway.data.language_tasks; sys.exit('torch' in sys.modules)"
+    check = "import sys, headway.data.language.labelled; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 

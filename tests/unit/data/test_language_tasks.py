@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from headway.data import Language, Sentence, corrupt, entailment_pair, question, similarity_pair
-from headway.data.grammar import Clause, NounPhrase, Predicate
-from headway.data.lexicon import PREPOSITIONS
-from headway.data.sentence import realise
+from headway.data.language.grammar import Clause, NounPhrase, Predicate
+from headway.data.language.lexicon import PREPOSITIONS
+from headway.data.language.sentence import realise
 
 LANGUAGE = Language()
 SMALL = Language(nouns=4, verbs=2, intransitives=1, adjectives=4)

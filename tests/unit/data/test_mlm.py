@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from headway.data import EvaluationBatches, MlmBatches, Shards, build_shards, open_corpus, train_tokenizer
-from headway.data.masking import Masking
-from headway.data.order import RowOrder
+from headway.data.mlm.masking import Masking
+from headway.data.mlm.order import RowOrder
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,10 @@ import shutil
 import numpy as np
 import pytest
 
-from headway.data import Shards, build_shards, open_corpus, shard_build, train_tokenizer
-from headway.data.packing import after_stops
-from headway.data.shard_writer import token_dtype
+from headway.data import Shards, build_shards, open_corpus, train_tokenizer
+from headway.data.mlm import shard_build
+from headway.data.mlm.packing import after_stops
+from headway.data.mlm.shard_writer import token_dtype
 from headway.storage import read_json, write_json
 
 

@@ -9,9 +9,9 @@ import pytest
 from transformers import AutoTokenizer
 
 from headway.data import Language, open_corpus, train_tokenizer
-from headway.data.census import take_census
-from headway.data.packing import sentences
-from headway.data.sampling import quotas, repeated, smoothed_shares
+from headway.data.mlm.packing import sentences
+from headway.data.text.census import take_census
+from headway.data.text.sampling import quotas, repeated, smoothed_shares
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SOUNDS = [a + b for a in "bdfgklmnprst" for b in "aeiou"]

@@ -7,9 +7,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from headway.data.examples import Answer, Question
-from headway.data.tokenizers import train_tokenizer
-from headway.data.windows import NOWHERE, windows
+from headway.data.text.tokenizers import train_tokenizer
+from headway.data.transfer.examples import Answer, Question
+from headway.data.transfer.windows import NOWHERE, windows
 
 
 @pytest.fixture(scope="module")

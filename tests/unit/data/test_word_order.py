@@ -8,7 +8,7 @@ from math import log
 import pytest
 
 from headway.data import Language, Sentence
-from headway.data.sentence import Agreement
+from headway.data.language.sentence import Agreement
 
 
 def numbers(sentence: Sentence, end: int | None = None) -> list[bool]:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from headway.data.task_data import found_languages, load
+from headway.data.transfer.task_data import found_languages, load
 
 
 def squad(*questions, context="The cat sat on the mat ."):

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.data.examples import Answer, Question
-from headway.tasks.answers import answer_scores, exact_match, f1, normal_mlqa, normal_squad, normalisation
+from headway.data.transfer.examples import Answer, Question
+from headway.tasks.finetune.answers import answer_scores, exact_match, f1, normal_mlqa, normal_squad, normalisation
 
 ASCII_PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 ARTICLES = {

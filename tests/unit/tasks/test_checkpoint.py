@@ -7,9 +7,9 @@ import torch
 from safetensors import SafetensorError
 
 from headway.models import EncoderForMaskedLM, preset
-from headway.tasks import checkpoint
-from headway.tasks.optimizer import adamw
-from headway.tasks.runs import RunStopped
+from headway.tasks.training import checkpoint
+from headway.tasks.training.optimizer import adamw
+from headway.tasks.training.runs import RunStopped
 
 
 def trained(seed, steps=2):

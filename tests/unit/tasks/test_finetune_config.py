@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from headway.data.task_data import TASK_SETS
-from headway.tasks.finetune_config import Data, Grid, Protocol, Spans, Start
-from headway.tasks.finetune_recipes import full, quick, recipe
+from headway.data.transfer.task_data import TASK_SETS
+from headway.tasks.finetune.config import Data, Grid, Protocol, Spans, Start
+from headway.tasks.finetune.recipes import full, quick, recipe
 
 
 def config(task="rte", **data):

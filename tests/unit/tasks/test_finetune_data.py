@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headway.data.tokenizers import train_tokenizer
-from headway.data.xtreme import XNLI_LANGUAGES
-from headway.tasks.finetune_config import Data, Spans, Start
-from headway.tasks.finetune_data import material
-from headway.tasks.finetune_recipes import quick
+from headway.data.text.tokenizers import train_tokenizer
+from headway.data.transfer.xtreme import XNLI_LANGUAGES
+from headway.tasks.finetune.config import Data, Spans, Start
+from headway.tasks.finetune.data import material
+from headway.tasks.finetune.recipes import quick
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, DistilBertConfig, DistilBertModel
 
-from headway.data.tokenizers import train_tokenizer
+from headway.data.text.tokenizers import train_tokenizer
 from headway.models import EncoderForMaskedLM, preset
-from headway.tasks.finetune_config import Data, Start
-from headway.tasks.finetune_model import TransferLoss, load_model, load_tokenizer
-from headway.tasks.finetune_recipes import quick
+from headway.tasks.finetune.config import Data, Start
+from headway.tasks.finetune.model import TransferLoss, load_model, load_tokenizer
+from headway.tasks.finetune.recipes import quick
 
 SIZES = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
 TASKS = ("builtin:acceptability", "builtin:entailment", "builtin:similarity", "builtin:questions")

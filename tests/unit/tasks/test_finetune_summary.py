@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headway.tasks.finetune_run import RunResult
-from headway.tasks.finetune_summary import Spread, summarise
+from headway.tasks.finetune.summary import Spread, summarise
+from headway.tasks.finetune.trial import RunResult
 
 
 def result(rate, seed, score, transfer=None):

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from headway.tasks.journal import Journal
-from headway.tasks.runs import RunFolder
+from headway.tasks.training.journal import Journal
+from headway.tasks.training.runs import RunFolder
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 
-from headway.tasks.meter import Meter
-from headway.tasks.processes import Processes
+from headway.tasks.training.meter import Meter
+from headway.tasks.training.processes import Processes
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from sklearn import metrics as sk
 
-from headway.tasks.metrics import METRICS, accuracy, f1, matthews, pearson, scores, spearman
+from headway.tasks.finetune.metrics import METRICS, accuracy, f1, matthews, pearson, scores, spearman
 
 
 def draw(classes, size=200, seed=0):

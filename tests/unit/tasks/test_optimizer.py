@@ -7,7 +7,7 @@ import torch
 
 from headway.encodings import ENCODINGS
 from headway.models import EncoderForMaskedLM, preset
-from headway.tasks.optimizer import adamw, decay_groups
+from headway.tasks.training.optimizer import adamw, decay_groups
 
 
 def model(**choices):

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from headway.tasks.prefetch import prefetched
+from headway.tasks.training.prefetch import prefetched
 
 
 @pytest.mark.parametrize("steps", [range(0), range(1), range(3, 5), range(4, 20)])

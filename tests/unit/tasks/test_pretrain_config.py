@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from headway.tasks.plan import Optimisation, Rhythm
-from headway.tasks.pretrain_config import ModelChoice, PretrainConfig, Text
-from headway.tasks.recipes import RECIPES, paper, paper_multilingual, quick, recipe
+from headway.tasks.pretrain.config import ModelChoice, PretrainConfig, Text
+from headway.tasks.pretrain.recipes import RECIPES, paper, paper_multilingual, quick, recipe
+from headway.tasks.training.plan import Optimisation, Rhythm
 
 
 @pytest.mark.parametrize(

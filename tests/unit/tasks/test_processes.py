@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from headway.models import EncoderForMaskedLM, preset
-from headway.tasks.objective import MaskedWords
-from headway.tasks.processes import Processes, spread
+from headway.tasks.training.objective import MaskedWords
+from headway.tasks.training.processes import Processes, spread
 
 
 @pytest.fixture(scope="module")

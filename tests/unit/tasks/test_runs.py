@@ -7,7 +7,7 @@ import json
 import pytest
 
 from headway.storage import read_json, write_json
-from headway.tasks.runs import RunFolder, RunStopped, flat, writing
+from headway.tasks.training.runs import RunFolder, RunStopped, flat, writing
 
 CONFIG = {"seed": 0, "text": {"length": 64, "corpus": ("builtin", "a.txt")}, "model": {"options": {}}}
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import get_linear_schedule_with_warmup
 
-from headway.tasks.schedule import linear
+from headway.tasks.training.schedule import linear
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(40, 0.025), (200, 0.1), (7, 0.5), (10, 0.0), (1, 0.0), (3, 0.99)])

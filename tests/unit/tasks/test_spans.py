@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from headway.data.examples import Question
-from headway.data.windows import Windows
-from headway.tasks.spans import best_answers, best_spans
+from headway.data.transfer.examples import Question
+from headway.data.transfer.windows import Windows
+from headway.tasks.finetune.spans import best_answers, best_spans
 
 
 def by_trying_all(scores, max_tokens):

@@ -1,0 +1,1 @@
+"""Running text in any format as documents, and tokenizers trained on it."""

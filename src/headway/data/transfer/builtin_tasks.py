@@ -1,0 +1,106 @@
+"""The built-in language's counterparts of GLUE and XTREME: the same interface, no download, labels by construction.
+
+Every task has the language `english` (its words, not its difficulty) for training and others for transfer: `invented`
+says the same in the same order with other content words; `verb-final` has its own words and order, for the tasks whose
+sentences have a translation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Any
+
+from headway.data.language.labelled import LABELS, corrupt, entailment_pair, question, similarity_pair
+from headway.data.language.language import Language
+from headway.data.language.sentence import Sentence
+from headway.data.transfer.examples import Answer, Example, Question
+from headway.data.transfer.task_sets import TaskSet
+
+SIZES = {"test": 1000, "dev": 1000, "train": 10_000}  # in the order in which they are made
+ENGLISH, INVENTED, VERB_FINAL = "english", "invented", "verb-final"
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What one example is made from: a language, how it writes sentences, and chance."""
+
+    language: Language
+    write: Callable[[Sentence], str]
+    rng: Random
+
+
+def acceptability(draw: Draw, name: str) -> Example:
+    """Whether a sentence is grammatical; the others are the same words in another order."""
+    sentence = draw.language.sample(draw.rng)
+    if draw.rng.random() < 0.5:
+        return Example(name, sentence.text, None, 1)
+    return Example(name, " ".join(corrupt(sentence, draw.rng).words), None, 0)
+
+
+def entailment(draw: Draw, name: str) -> Example:
+    """Whether a sentence follows from another, contradicts it, or neither."""
+    pair = entailment_pair(draw.language, draw.rng)
+    return Example(name, draw.write(pair.premise), draw.write(pair.hypothesis), LABELS.index(pair.label))
+
+
+def similarity(draw: Draw, name: str) -> Example:
+    """How many of their five parts two sentences share."""
+    pair = similarity_pair(draw.language, draw.rng)
+    return Example(name, draw.write(pair.first), draw.write(pair.second), float(pair.score))
+
+
+def span_question(draw: Draw, name: str) -> Question:
+    """Who acts, or is acted on, in a text of three sentences."""
+    asked = question(draw.language, draw.rng)
+    start = len(" ".join(asked.context[: asked.start])) + (1 if asked.start else 0)
+    answer = Answer(" ".join(asked.context[asked.start : asked.end]), start)
+    return Question(name, " ".join(asked.question), " ".join(asked.context), (answer,))
+
+
+def make(
+    example: Callable[[Draw, str], Example] | Callable[[Draw, str], Question], split: str, language: str
+) -> list[Example] | list[Question]:
+    """All examples of a split; no two splits share one, and languages say the same."""
+    spoken = Language(words=INVENTED if language == INVENTED else ENGLISH)
+    write = (lambda s: " ".join(spoken.verb_final(s))) if language == VERB_FINAL else (lambda s: s.text)
+    seen: set[tuple[str, str | None]] = set()
+    for each, size in SIZES.items():
+        draw = Draw(spoken, write, Random(f"{example.__name__} {each}"))
+        examples: list[Any] = []
+        while len(examples) < size:
+            made = example(draw, f"{each}-{len(examples)}")
+            texts = (made.first, made.second) if isinstance(made, Example) else (made.question, made.context)
+            if texts not in seen:
+                seen.add(texts)
+                examples.append(made)
+        if each == split:
+            return examples
+    raise AssertionError(split)
+
+
+def _task(
+    name: str, example: Callable[[Draw, str], Example] | Callable[[Draw, str], Question], **rest: object
+) -> TaskSet:
+    languages = (ENGLISH, INVENTED, VERB_FINAL) if example in (entailment, similarity) else (ENGLISH, INVENTED)
+    return TaskSet(
+        name=f"builtin:{name}",
+        splits=dict.fromkeys(SIZES, ()),
+        languages=languages,
+        published={(split, language): size for split, size in SIZES.items() for language in languages},
+        make=partial(make, example),
+        **rest,  # type: ignore[arg-type]
+    )
+
+
+BUILTIN: dict[str, TaskSet] = {
+    task.name: task
+    for task in (
+        _task("acceptability", acceptability, kind="classes", labels=("0", "1"), pair=False, metrics=("matthews",)),
+        _task("entailment", entailment, kind="classes", labels=LABELS),
+        _task("similarity", similarity, kind="number", metrics=("pearson", "spearman")),
+        _task("questions", span_question, kind="spans", metrics=("f1", "exact_match")),
+    )
+}

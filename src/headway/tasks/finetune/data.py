@@ -1,0 +1,177 @@
+"""All data of a sweep as tokens: to train on, to choose checkpoints by, to transfer to and to predict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.data.transfer.encoded import Encoded, encode
+from headway.data.transfer.examples import Example, Question, Split
+from headway.data.transfer.task_data import Reference, found_languages, load, task_set
+from headway.data.transfer.task_sets import TaskSet
+from headway.data.transfer.windows import Windows, windows
+from headway.tasks.finetune.answers import answer_scores, normalisation
+from headway.tasks.finetune.config import FinetuneConfig, Spans
+from headway.tasks.finetune.metrics import scores
+from headway.tasks.finetune.spans import Candidate, best_answers
+
+Scores = Sequence[NDArray[np.float32]]  # of each sequence: of classes (C,), of a number (1,), of tokens (L, 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """One split in one language, ready to be scored."""
+
+    task: TaskSet
+    split: Split
+    encoded: Encoded
+    spans: Spans
+
+    def judge(self, found: Scores) -> dict[str, float]:
+        """The data set's metrics by name, and "score", their mean; for questions the score is F1."""
+        if self.task.kind == "spans":
+            said = {name: each[0].text if each else "" for name, each in self.answers(found).items()}
+            normal = normalisation(self.task.answers, self.split.language)
+            metrics = answer_scores(said, self.questions, normal)
+            return {"score": metrics["f1"], **metrics}
+        metrics = scores(self.task.metrics, self.predictions(found), self.encoded.labels)
+        return {"score": float(np.mean(list(metrics.values()))), **metrics}
+
+    def predictions(self, found: Scores) -> NDArray[Any]:
+        """Classes, or numbers."""
+        stacked = np.stack(found)
+        return stacked[:, 0] if self.task.kind == "number" else stacked.argmax(1)
+
+    def answers(self, found: Scores) -> dict[str, list[Candidate]]:
+        """The best answers of each question by id, best first."""
+        assert isinstance(self.encoded, Windows)
+        return best_answers(
+            self.questions, self.encoded, found, count=self.spans.count, max_tokens=self.spans.max_answer
+        )
+
+    @property
+    def questions(self) -> Sequence[Question]:
+        return cast(Sequence[Question], self.split.examples)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """What all runs of a sweep share.
+
+    Args:
+        dev: by name of the split; the first chooses checkpoints.
+        transfer: by data set, and by language in it.
+        described: what was read, for the record.
+    """
+
+    train: Encoded
+    dev: Mapping[str, Evaluation]
+    transfer: Mapping[str, Mapping[str, Evaluation]]
+    described: list[dict[str, Any]]
+
+
+def material(config: FinetuneConfig, tokenizer: Any) -> Material:
+    """Read everything, and tokenise all but what is only predicted. So bad data is met before anything is trained."""
+    task, data = config.task_set, config.data
+    train = [split for reference in config.training for split in _splits(reference, data.on_error)]
+    dev = [split for reference in config.development for split in _splits(reference, data.on_error)]
+    transfer = {
+        name: {
+            language: load(reference.name, reference.source, part, language=language, on_error=data.on_error)
+            for language in languages(reference, part, data.languages)
+        }
+        for name, reference, part in _parts(config.transferring)
+    }
+    for _, reference, part in _parts(config.predicting):
+        for language in languages(reference, part, data.languages):
+            load(reference.name, reference.source, part, language=language, on_error=data.on_error)
+    examples = limited([example for split in train for example in _labelled(split)], data.limit)
+    return Material(
+        train=tokens(task, examples, config, tokenizer),
+        dev={_name(split, task): evaluation(split, config, tokenizer) for split in dev},
+        transfer={
+            name: {language: evaluation(split, config, tokenizer) for language, split in splits.items()}
+            for name, splits in transfer.items()
+        },
+        described=[
+            {"use": use, **split.described()}
+            for use, splits in (("train", train), ("dev", dev), *((name, s.values()) for name, s in transfer.items()))
+            for split in splits
+        ],
+    )
+
+
+def limited(examples: list[Any], limit: int | None) -> list[Any]:
+    """So many of the examples, drawn by chance but always the same; all without a limit."""
+    if limit is None or limit >= len(examples):
+        return examples
+    chosen = np.random.default_rng(0).permutation(len(examples))[:limit]
+    return [examples[at] for at in np.sort(chosen)]
+
+
+def evaluation(split: Split, config: FinetuneConfig, tokenizer: Any, *, labelled: bool = True) -> Evaluation:
+    """A split as tokens; without its unlabelled examples, or with all of them where it is only predicted."""
+    task = task_set(split.name)
+    kept = replace(split, examples=_labelled(split) if labelled else split.examples)
+    return Evaluation(task=task, split=kept, encoded=tokens(task, kept.examples, config, tokenizer), spans=config.spans)
+
+
+def tokens(task: TaskSet, examples: Sequence[Any], config: FinetuneConfig, tokenizer: Any) -> Encoded:
+    length = config.protocol.length
+    if task.kind == "spans":
+        return windows(
+            tokenizer, examples, length=length, overlap=config.spans.overlap, max_question=config.spans.max_question
+        )
+    return encode(tokenizer, examples, length=length)
+
+
+def languages(reference: Reference, part: str, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """Languages to evaluate in. All that the data set has must be there, unless some are asked for by name."""
+    task = task_set(reference.name)
+    if len(task.languages) == 1:
+        return task.languages
+    if wanted:
+        kept = tuple(name for name in wanted if {name} <= {*task.languages} or {*name.split("-")} <= {*task.languages})
+        if not kept:
+            raise ValueError(
+                f"languages: expected some of {reference.name} ({', '.join(task.languages)}), got {', '.join(wanted)}."
+            )
+        return kept
+    found = found_languages(reference.name, reference.source, part)
+    missing = [language for language in task.languages if language not in found]
+    if missing:
+        raise FileNotFoundError(
+            f"{reference.source}: expected {reference.name} {part} in {', '.join(task.languages)}, got none in "
+            f"{', '.join(missing)}. Add the files, or name the languages you want (--languages)."
+        )
+    return found
+
+
+def _splits(reference: Reference, on_error: str) -> list[Split]:
+    parts = task_set(reference.name).parts(reference.split)
+    return [load(reference.name, reference.source, part, on_error=on_error) for part in parts]
+
+
+def _parts(references: Sequence[Reference]) -> list[tuple[str, Reference, str]]:
+    """Each split that the references stand for, under its data set's name, with the split's where there are several."""
+    every = [(each, part) for each in references for part in task_set(each.name).parts(each.split)]
+    names = [each.name for each, _ in every]
+    return [(each.name if names.count(each.name) == 1 else f"{each.name}@{part}", each, part) for each, part in every]
+
+
+def _labelled(split: Split) -> Sequence[Example] | Sequence[Question]:
+    examples = split.labelled
+    if not examples:
+        raise ValueError(
+            f"{split.name}: expected labels in its split {split.split} ({split.language}), got {len(split.examples)} "
+            f"rows without any. Its authors or XTREME keep them back: take another split, or only predict it."
+        )
+    return examples
+
+
+def _name(split: Split, task: TaskSet) -> str:
+    return split.split if split.name == task.name else f"{split.name} {split.split}"

@@ -1,0 +1,300 @@
+"""One run of a sweep: fine-tune with one learning rate and one seed, keep the best checkpoint, score it.
+
+A step is a pure function of the weights and of (seed, step), so a run that goes on from a checkpoint ends with the same
+weights, bit for bit on a CPU.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from headway.data.transfer.encoded import Encoded, TrainingBatches, evaluation_batches
+from headway.storage import atomic_path, read_json, write_json
+from headway.tasks.finetune.config import FinetuneConfig
+from headway.tasks.finetune.data import Material, Scores
+from headway.tasks.finetune.model import TransferLoss, load_model, quiet
+from headway.tasks.training import checkpoint
+from headway.tasks.training.journal import Journal
+from headway.tasks.training.loop import seed_dropout, seed_of
+from headway.tasks.training.meter import Meter
+from headway.tasks.training.objective import Batch
+from headway.tasks.training.optimizer import adamw
+from headway.tasks.training.prefetch import prefetched
+from headway.tasks.training.processes import Processes
+from headway.tasks.training.runs import RunFolder, RunStopped
+from headway.tasks.training.schedule import linear
+
+EVALUATE_AT_MOST = 3500  # steps between evaluations; Chen et al. (2021b), Table 7, "checkpoint interval"
+EVALUATION_TOKENS = 1 << 15  # of a batch
+LOG = 50  # steps
+
+Metrics = dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What came out of one run; also in its result.json.
+
+    Args:
+        score: of the best checkpoint on the first dev split, and `metrics` all of its metrics, by split.
+        step: steps to the best checkpoint, out of `steps`.
+        history: [step, score] of each evaluation.
+        transfer: metrics of the best checkpoint by data set and language.
+        seconds: of training and evaluation.
+    """
+
+    rate: float
+    seed: int
+    score: float
+    metrics: dict[str, Metrics]
+    step: int
+    steps: int
+    history: Sequence[Sequence[float]]
+    transfer: dict[str, dict[str, Metrics]] = field(default_factory=dict)
+    parameters: int
+    seconds: float
+
+
+def finetune_once(
+    config: FinetuneConfig,
+    data: Material,
+    tokenizer: Any,
+    *,
+    rate: float,
+    seed: int,
+    folder: RunFolder,
+    processes: Processes,
+    show: bool,
+    beaten: float | None = None,
+) -> RunResult:
+    """Do one run, go on with it, or read its result if it is finished.
+
+    Its best model goes to the folder's model/ where its score is above `beaten`.
+    """
+    described = {**config.described(), "grid": {"rate": rate, "seed": seed}}
+    folder.open(described, resume=True)
+    if not folder.finished:
+        model = load_model(config, tokenizer, seed)
+        run = Run(config, model, data, rate=rate, seed=seed, folder=folder, processes=processes)
+        run.train(show=show)
+        result = run.finished()
+        if beaten is None or result.score > beaten:
+            _save(folder, model, tokenizer)
+        write_json(folder.result_file, asdict(result))
+    if folder.checkpoints.exists():
+        shutil.rmtree(folder.checkpoints)
+    return RunResult(**read_json(folder.result_file))
+
+
+class Run:
+    """A run in progress, put back to its last checkpoint when it is made."""
+
+    def __init__(
+        self,
+        config: FinetuneConfig,
+        model: PreTrainedModel,
+        data: Material,
+        *,
+        rate: float,
+        seed: int,
+        folder: RunFolder,
+        processes: Processes,
+    ) -> None:
+        self.protocol, self.data, self.folder, self.processes = config.protocol, data, folder, processes
+        self.rate, self.seed = rate, seed
+        self.loss = TransferLoss(model, config.task_set.kind).to(processes.device)
+        self.optimizer = adamw(self.loss, weight_decay=self.protocol.weight_decay)
+        self.batches = TrainingBatches(data.train.lengths, batch=self.protocol.batch, seed=seed)
+        self.steps = self.protocol.epochs * self.batches.per_epoch
+        self.every = self.protocol.evaluate or min(self.batches.per_epoch, EVALUATE_AT_MOST)
+        saved = checkpoint.load(folder.checkpoints, self.loss, self.optimizer) or {"step": 0}
+        self.start: int = saved["step"]
+        self.seconds: float = saved.get("seconds", 0.0)
+        self.history: list[tuple[int, float]] = [(step, score) for step, score in saved.get("history", [])]
+        self.metrics: dict[str, Metrics] = saved.get("metrics", {})  # of the best checkpoint
+        self.best: dict[str, Tensor] | None = load_file(self._best_file()) if self.history else None
+        self.meter = Meter(processes, **saved.get("meter", {}))
+
+    @property
+    def best_step(self) -> int:
+        """The first of the steps with the highest score."""
+        return max(self.history, key=lambda entry: entry[1])[0]
+
+    def train(self, *, show: bool) -> None:
+        clock = time.perf_counter() - self.seconds
+        with Journal(self.folder, steps=self.steps, start=self.start, show=show, tensorboard=False) as journal:
+            self.loss.train()
+            for step, batch in prefetched(self._batch, range(self.start, self.steps)):
+                with self._explaining():
+                    self._step(step, batch)
+                done = step + 1
+                journal.step(done)
+                if done % LOG == 0 or done == self.steps:
+                    journal.log({"step": done, "loss": self._mean_loss(), "learning_rate": self._rate(step)})
+                if done % self.every == 0 or done == self.steps:
+                    journal.log({"step": done, **self._evaluate(done)})
+                self.seconds = time.perf_counter() - clock
+                if done % self.protocol.checkpoint == 0 and done < self.steps:
+                    journal.sync()
+                    self._save(done)
+
+    def finished(self) -> RunResult:
+        """Score the best checkpoint on all other data. The model then has its weights."""
+        assert self.best is not None
+        started = time.perf_counter()
+        self._restore(self.best)
+        transfer = {
+            name: {language: each.judge(self.scores(each.encoded)) for language, each in languages.items()}
+            for name, languages in self.data.transfer.items()
+        }
+        return RunResult(
+            rate=self.rate,
+            seed=self.seed,
+            score=max(score for _, score in self.history),
+            metrics=self.metrics,
+            step=self.best_step,
+            steps=self.steps,
+            history=self.history,
+            transfer=transfer,
+            parameters=sum(parameter.numel() for parameter in self.loss.parameters()),
+            seconds=self.seconds + time.perf_counter() - started,
+        )
+
+    def scores(self, encoded: Encoded) -> Scores:
+        return model_scores(self.loss, encoded, self.processes, bf16=bool(self.protocol.bf16))
+
+    def _batch(self, step: int) -> Batch:
+        """Runs on a thread."""
+        batch = self.data.train.batch(self.batches[step])
+        if self.processes.device.type == "cuda":  # pinned memory is copied while the device computes
+            return {name: value.pin_memory() for name, value in batch.items()}
+        return batch
+
+    def _step(self, step: int, batch: Batch) -> None:
+        """One update of the weights. Nothing here waits for the device."""
+        count = torch.tensor(float(len(batch["lengths"])))
+        batch = {name: self.processes.moved(value) for name, value in batch.items()}
+        seed_dropout(self.processes.device, seed_of(self.seed, step))
+        with _precision(self.processes, bool(self.protocol.bf16)):
+            loss = self.loss(batch, count)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.loss.parameters(), self.protocol.clip)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._rate(step)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.meter.add(step, loss.detach(), norm)
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """Say what stands behind an error in a step: full memory, or weights that are broken since an earlier step."""
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            raise RunStopped(
+                f"memory: expected a step to fit, got: {str(error).splitlines()[0]} Lower --batch, --length or --jobs."
+            ) from error
+        except ValueError as error:  # on a CPU, attention refuses a bias that is not finite
+            if self.meter.broken_step() is not None:
+                raise self._diverged() from error
+            raise
+
+    def _rate(self, step: int) -> float:
+        return linear(step, steps=self.steps, warmup=self.protocol.warmup, peak=self.rate)
+
+    def _mean_loss(self) -> float:
+        """Since the last time. The host waits for the device here."""
+        reading = self.meter.read()
+        self.meter.reset()
+        if reading.broken_step is not None:
+            raise self._diverged()
+        return reading.loss
+
+    def _diverged(self) -> RunStopped:
+        step = self.meter.broken_step()
+        assert step is not None
+        return RunStopped(
+            f"loss: expected finite losses and gradients, got NaN or infinity at step {step + 1} with learning rate "
+            f"{self.rate:g} and seed {self.seed}. Leave that rate out; it is a new sweep, finished runs stay here."
+        )
+
+    def _evaluate(self, done: int) -> Metrics:
+        if self.meter.broken_step() is not None:
+            raise self._diverged()
+        found = {name: each.judge(self.scores(each.encoded)) for name, each in self.data.dev.items()}
+        score = next(iter(found.values()))["score"]
+        if not self.history or score > max(before for _, before in self.history):
+            self.best, self.metrics = checkpoint.model_tensors(self.loss), found
+        self.history.append((done, score))
+        flat = {f"{name} {metric}": value for name, metrics in found.items() for metric, value in metrics.items()}
+        return {"score": score, **{name: value for name, value in flat.items() if not name.endswith(" score")}}
+
+    def _save(self, done: int) -> None:
+        """A checkpoint, and the best weights before it; what it no longer needs goes when it is whole."""
+        state = {
+            "seconds": self.seconds,
+            "history": self.history,
+            "metrics": self.metrics,
+            "meter": self.meter.saved(),
+        }
+        if self.best is not None and not self._best_file().exists():
+            with atomic_path(self._best_file()) as temporary:
+                save_file(self.best, temporary)
+        moments = checkpoint.optimizer_tensors(self.loss, self.optimizer)
+        checkpoint.save(self.folder.checkpoints, done, checkpoint.model_tensors(self.loss), moments, state)
+        checkpoint.prune(self.folder.checkpoints, 1)
+        for path in self.folder.checkpoints.glob("best-*.safetensors"):
+            if not self.history or path != self._best_file():
+                path.unlink()
+
+    def _best_file(self) -> Any:
+        return self.folder.checkpoints / f"best-{self.best_step:08d}.safetensors"
+
+    @torch.no_grad()
+    def _restore(self, tensors: Mapping[str, Tensor]) -> None:
+        for name, target in (*self.loss.named_parameters(), *self.loss.named_buffers()):
+            if name in tensors:
+                target.copy_(tensors[name])
+
+
+@torch.no_grad()
+def model_scores(loss: TransferLoss, encoded: Encoded, processes: Processes, *, bf16: bool) -> Scores:
+    """The model's scores of each sequence, without dropout; the host waits for the device once, at the end."""
+    was_training = loss.training
+    loss.eval()
+    chosen, found = [], []
+    for some in evaluation_batches(encoded.lengths, tokens=EVALUATION_TOKENS):
+        batch = {name: processes.moved(value) for name, value in encoded.batch(some).items()}
+        with _precision(processes, bf16):
+            found.append(loss.scores(batch))
+        chosen.append(some)
+    loss.train(was_training)
+    result: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(encoded)
+    for some, scores in zip(chosen, found, strict=True):
+        for at, row in zip(some, scores.float().cpu().numpy(), strict=True):
+            result[at] = row
+    return result
+
+
+def _precision(processes: Processes, bf16: bool) -> torch.autocast:
+    return torch.autocast(processes.device.type, torch.bfloat16, enabled=bf16)
+
+
+def _save(folder: RunFolder, model: PreTrainedModel, tokenizer: Any) -> None:
+    if folder.model.exists():  # of an attempt that was killed before it wrote its result
+        shutil.rmtree(folder.model)
+    with atomic_path(folder.model) as temporary, quiet():
+        model.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)

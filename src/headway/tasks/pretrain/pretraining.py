@@ -1,0 +1,159 @@
+"""Masked-language-model pretraining: from text to a saved model."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor
+from transformers.utils import logging
+
+from headway.models import EncoderForMaskedLM
+from headway.storage import atomic_path, read_json, write_json
+from headway.tasks.pretrain.config import FREE, PretrainConfig
+from headway.tasks.pretrain.text import Prepared, prepared
+from headway.tasks.training import checkpoint
+from headway.tasks.training.loop import Training
+from headway.tasks.training.objective import Batch, MaskedWords
+from headway.tasks.training.processes import Processes
+from headway.tasks.training.runs import RunFolder, writing
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """What came out of a run; also in its result.json. The model is in `folder`/model.
+
+    Args:
+        tokens: read in training, without padding.
+        loss: of training, in the last line of the log.
+        seconds: of all training steps, without evaluations and checkpoints.
+        tokens_per_second: the median of the lines of the log, of which the first has the time of compilation.
+    """
+
+    folder: str
+    parameters: int
+    steps: int
+    tokens: int
+    loss: float
+    evaluation_loss: float
+    masked_accuracy: float
+    seconds: float
+    tokens_per_second: float
+
+
+def run(
+    config: PretrainConfig,
+    *,
+    resume: bool = False,
+    progress: bool = True,
+    tensorboard: bool = False,
+    fsdp: bool = False,
+    cpu: bool = False,
+) -> Result:
+    """Pretrain in this process or, where torchrun or accelerate launch started it, in all of them together.
+
+    Args:
+        resume: go on with the run in the configuration's folder, or return its result if it is finished.
+        progress: show a bar on a terminal, lines elsewhere.
+        tensorboard: write curves to the folder's tensorboard/.
+        fsdp: share the parameters out over the processes, in place of a copy in each.
+        cpu: leave a GPU alone.
+    """
+    processes = Processes(cpu=cpu)
+    config = config.resolved(processes.device.type)
+    config.optimisation.parts(processes.world)
+    folder = RunFolder(Path(config.folder))
+    with ExitStack() as stack, processes.noticing_the_dead(lambda: checkpoint.last_good(folder.checkpoints)):
+
+        def begin() -> bool:
+            stack.enter_context(folder.held())
+            folder.open(config.described(), resume=resume, free=FREE)
+            return folder.finished
+
+        if processes.on_main(begin):
+            return Result(**{**read_json(folder.result_file), "folder": str(folder.path)})
+        return _train(config, folder, processes, progress=progress, tensorboard=tensorboard, fsdp=fsdp)
+
+
+def _train(
+    config: PretrainConfig, folder: RunFolder, processes: Processes, *, progress: bool, tensorboard: bool, fsdp: bool
+) -> Result:
+    text = prepared(config, folder.path / "data", processes, show=progress)
+    torch.manual_seed(config.seed)
+    model = EncoderForMaskedLM(
+        config.model.encoder(
+            length=config.text.length, vocab_size=len(text.tokenizer), pad_token_id=text.tokenizer.pad_token_id
+        )
+    )
+    parameters = model.num_parameters()
+    training = Training(
+        MaskedWords(model),
+        part=text.part,
+        evaluate=lambda objective: held_out(objective, text, processes),
+        plan=config.optimisation,
+        rhythm=config.rhythm,
+        tokens=config.optimisation.batch * text.tokens_per_row,
+        seed=config.seed,
+        folder=folder,
+        processes=processes,
+        fsdp=fsdp,
+    )
+    last = training.run(show=progress, tensorboard=tensorboard)
+    tensors = checkpoint.model_tensors(model, wanted=processes.main)
+
+    def finish() -> Result:
+        save_model(folder, model, tensors, text)
+        result = Result(
+            folder=str(folder.path),
+            parameters=parameters,
+            steps=config.optimisation.steps,
+            tokens=round(config.optimisation.steps * training.tokens),
+            loss=last["loss"],
+            evaluation_loss=last["evaluation_loss"],
+            masked_accuracy=last["masked_accuracy"],
+            seconds=last["seconds"],
+            tokens_per_second=median(folder.logged("tokens_per_second")),
+        )
+        write_json(folder.result_file, asdict(result))
+        return result
+
+    return processes.on_main(finish)
+
+
+def held_out(objective: Callable[[Batch, Tensor], Tensor], text: Prepared, processes: Processes) -> dict[str, float]:
+    """Loss and accuracy on documents that are not trained on, under the same masks every time."""
+    sums = torch.zeros(3, dtype=torch.float64, device=processes.device)
+    one = torch.ones((), device=processes.device)
+    for number in range(len(text.held_out)):
+        batch = text.held_out_part(number, processes.rank, processes.world)
+        sums += objective({name: processes.moved(value) for name, value in batch.items()}, one)
+    loss, named, masked = processes.total(sums).tolist()
+    return {"evaluation_loss": loss / masked, "masked_accuracy": named / masked}
+
+
+def save_model(folder: RunFolder, model: EncoderForMaskedLM, tensors: dict[str, Tensor], text: Prepared) -> None:
+    """Model and tokenizer as transformers loads them, in the run's model/."""
+    if folder.model.exists():  # of an attempt that was killed before it wrote its result
+        shutil.rmtree(folder.model)
+    last_good = partial(checkpoint.last_good, folder.checkpoints)
+    with writing(folder.model, last_good), without_bar(), atomic_path(folder.model) as temporary:
+        model.save_pretrained(temporary, state_dict=tensors)
+        text.tokenizer.save_pretrained(temporary)
+
+
+@contextmanager
+def without_bar() -> Iterator[None]:
+    """Without transformers' progress bar, which one file does not need."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

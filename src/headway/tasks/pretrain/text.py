@@ -1,0 +1,149 @@
+"""From raw text to batches: a tokenizer, shards, and the two streams that training and evaluation read."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from headway.data import EvaluationBatches, MlmBatches, Shards, build_shards, open_corpus, train_tokenizer
+from headway.data.text.corpora import Corpus
+from headway.storage import atomic_path, read_json, write_json
+from headway.tasks.pretrain.config import PretrainConfig, Text
+from headway.tasks.training.objective import Batch
+from headway.tasks.training.processes import Processes
+from headway.tasks.training.runs import writing
+
+NOT_IN_DATA = ("data", "evaluation_rows", "mask_probability")  # settings that tokenizer and shards do not depend on
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """A tokenizer, batches to train on, and batches of other documents to evaluate on, masked the same way always."""
+
+    tokenizer: PreTrainedTokenizerFast
+    training: MlmBatches
+    held_out: EvaluationBatches
+
+    @property
+    def tokens_per_row(self) -> float:
+        """On average, without padding."""
+        return self.training.shards.num_tokens / len(self.training.shards)
+
+    def part(self, step: int, part: int, parts: int) -> Batch:
+        return _with_lengths(self.training.batch(step, part, parts))
+
+    def held_out_part(self, number: int, part: int, parts: int) -> Batch:
+        return _with_lengths(self.held_out.batch(number, part, parts))
+
+
+def prepared(config: PretrainConfig, own: Path, processes: Processes, *, show: bool) -> Prepared:
+    """The text of a configuration; what is not there yet the main process makes, in the folder `own`."""
+    text = config.text
+    folder = own if text.data is None else Path(text.data)
+    if text.data is None:
+        with writing(folder, lambda: "What is whole of it stays."):
+            processes.on_main(lambda: _make(text, folder, show=show))
+    tokenizer = AutoTokenizer.from_pretrained(_there(folder / "tokenizer"))
+    shards = {split: Shards(folder / "shards", split, tokenizer=tokenizer) for split in ("train", "validation")}
+    if shards["train"].max_length != text.length:
+        raise ValueError(
+            f"length: expected {shards['train'].max_length}, of the rows in {folder}, got {text.length}. "
+            f"Pass --length {shards['train'].max_length}, or leave --data out."
+        )
+    plan, masked = config.optimisation, text.mask_probability
+    static = bool(plan.compile)  # the same shapes always, so that it compiles once
+    return Prepared(
+        tokenizer=tokenizer,
+        training=MlmBatches(shards["train"], plan.batch, seed=config.seed, mask_probability=masked, static=static),
+        held_out=EvaluationBatches(  # no more rows at a time than in training
+            shards["validation"],
+            plan.batch // plan.accumulate,
+            rows=text.evaluation_rows,
+            mask_probability=masked,
+            static=static,
+        ),
+    )
+
+
+def _make(text: Text, folder: Path, *, show: bool) -> None:
+    """Tokenizer and shards, unless they are there; interrupted, it goes on."""
+    _claim(folder, {name: value for name, value in asdict(text).items() if name not in NOT_IN_DATA})
+    if (folder / "shards" / "index.json").exists():
+        return
+    corpora = [_corpus(source, text) for source in text.corpus]
+    with _telling(show) as tell:
+        if (folder / "tokenizer").exists():
+            tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
+        elif text.tokenizer is None:
+            tell(f"training a tokenizer on {', '.join(text.corpus)}")
+            tokenizer = train_tokenizer(corpora, text.trained_kind, text.vocab_size, folder / "tokenizer")
+        else:
+            tokenizer = AutoTokenizer.from_pretrained(text.tokenizer)
+            with atomic_path(folder / "tokenizer") as temporary:
+                tokenizer.save_pretrained(temporary)
+        build_shards(
+            corpora,
+            tokenizer,
+            folder / "shards",
+            max_length=text.length,
+            packed=text.packed,
+            validation=text.validation,
+            progress=lambda documents, tokens: tell(f"cutting text: {documents:,} documents, {tokens:,} tokens"),
+        )
+
+
+def _claim(folder: Path, wanted: dict[str, Any]) -> None:
+    """Write down what the data are made of; what an earlier attempt made of something else goes."""
+    wanted = json.loads(json.dumps(wanted))
+    record = folder / "text.json"
+    if folder.exists() and not (record.exists() and read_json(record) == wanted):
+        shutil.rmtree(folder)
+    if not record.exists():
+        write_json(record, wanted)
+
+
+def _corpus(source: str, text: Text) -> Corpus:
+    """The corpus of SOURCE or LANGUAGE=SOURCE."""
+    language = re.match(r"([a-z]{2,3}(?:-[A-Za-z]+)?)=", source)
+    return open_corpus(
+        source[language.end() :] if language else source,
+        language=language[1] if language else None,
+        text_field=text.text_field,
+        on_error="skip" if text.skip_bad_lines else "raise",
+    )
+
+
+def _there(path: Path) -> Path:
+    """The path, checked: transformers would look for a missing folder on the Hub."""
+    if not path.is_dir():
+        raise FileNotFoundError(
+            f"data: expected a folder with tokenizer/ and shards/, such as data/ of a finished run, got {path.parent}."
+        )
+    return path
+
+
+def _with_lengths(batch: Batch) -> Batch:
+    """Padding as lengths, for which attention has faster paths on every device."""
+    if "attention_mask" in batch:
+        batch["lengths"] = batch.pop("attention_mask").sum(1)
+    return batch
+
+
+@contextmanager
+def _telling(show: bool) -> Iterator[Callable[[str], None]]:
+    """A line on the terminal that says what is being done; elsewhere nothing."""
+    console = Console(stderr=True)
+    if not show or not console.is_terminal:
+        yield lambda said: None
+        return
+    with console.status("") as status:
+        yield lambda said: status.update(said)

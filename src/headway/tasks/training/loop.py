@@ -1,0 +1,233 @@
+"""Training: steps, reports, evaluations and checkpoints, in one process or many; killed at any moment, it goes on.
+
+A step is a pure function of the weights and of (seed, step): batches, masks and dropout are drawn anew from these two,
+never from a stream. So a run that goes on from a checkpoint ends with the same weights, bit for bit on a CPU, and
+however many processes there are, they see the same batches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from headway.tasks.training import checkpoint
+from headway.tasks.training.journal import Journal
+from headway.tasks.training.meter import Meter, Reading
+from headway.tasks.training.objective import Batch, Objective
+from headway.tasks.training.optimizer import adamw
+from headway.tasks.training.plan import Optimisation, Rhythm
+from headway.tasks.training.prefetch import prefetched
+from headway.tasks.training.processes import Processes, accumulating, spread
+from headway.tasks.training.runs import RunFolder, RunStopped
+from headway.tasks.training.schedule import linear
+
+
+class Training:
+    """A run in progress: put back to its last checkpoint when it is made, and taken on from there by `run`.
+
+    Args:
+        part: (step, part, parts) -> one of several equal parts of a step's batch, which depends on the step alone.
+        evaluate: numbers by name, from the objective; called in all processes, with dropout off.
+        tokens: of a step, for the speed that is reported.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        *,
+        part: Callable[[int, int, int], Batch],
+        evaluate: Callable[[Callable[[Batch, Tensor], Tensor]], dict[str, float]],
+        plan: Optimisation,
+        rhythm: Rhythm,
+        tokens: float,
+        seed: int,
+        folder: RunFolder,
+        processes: Processes,
+        fsdp: bool = False,
+    ) -> None:
+        self.part, self.evaluate_with, self.tokens = part, evaluate, tokens
+        self.plan, self.rhythm, self.seed = plan, rhythm, seed
+        self.folder, self.processes = folder, processes
+        self.objective = objective
+        self.spread = spread(objective, processes, fsdp=fsdp)
+        self.forward = torch.compile(self.spread, dynamic=False) if plan.compile else self.spread
+        self.optimizer = adamw(objective, weight_decay=plan.weight_decay)
+        saved = checkpoint.load(folder.checkpoints, objective, self.optimizer) or {"step": 0}
+        self.start: int = saved["step"]
+        self.seconds: float = saved.get("seconds", 0.0)  # spent on steps, over all attempts
+        self.last: dict[str, float] = saved.get("last", {})  # what was logged last, by name
+        self.meter = Meter(processes, **saved.get("meter", {}))
+
+    def run(self, *, show: bool = True, tensorboard: bool = False) -> dict[str, float]:
+        """Take the remaining steps; return what was logged last, by name."""
+        self.clock, self.logged = time.perf_counter(), (self.start, self.seconds)
+        with self._journal(show, tensorboard) as self.journal:
+            self.spread.train()
+            for step, (parts, count) in prefetched(self._batch, range(self.start, self.plan.steps)):
+                with self._explaining():
+                    self._step(step, parts, count)
+                done = step + 1
+                if self.journal is not None:
+                    self.journal.step(done)
+                if self._due(done, self.rhythm.log):
+                    self._log(done)
+                if self._due(done, self.rhythm.evaluate):
+                    self._evaluate(done)
+                if self._due(done, self.rhythm.checkpoint):
+                    self._save(done)
+        return self.last
+
+    def _due(self, done: int, every: int) -> bool:
+        return done % every == 0 or done == self.plan.steps
+
+    def _batch(self, step: int) -> tuple[list[Batch], Tensor]:
+        """This process's parts of a step's batch, and how many items there are in them. Runs on a thread."""
+        mine = range(self.processes.rank * self.plan.accumulate, (self.processes.rank + 1) * self.plan.accumulate)
+        parts = [self.part(step, index, self.plan.parts(self.processes.world)) for index in mine]
+        count = torch.stack([self.objective.count(part) for part in parts]).sum()
+        if self.processes.device.type == "cuda":  # pinned memory is copied while the device computes
+            return [{name: value.pin_memory() for name, value in part.items()} for part in parts], count.pin_memory()
+        return parts, count
+
+    def _step(self, step: int, parts: list[Batch], count: Tensor) -> None:
+        """One update of the weights. Nothing here waits for the device."""
+        everywhere = self.processes.total(self.processes.moved(count).float())
+        count = everywhere.clamp(min=1) / self.processes.world  # gradients are averaged over processes
+        loss = torch.zeros((), device=self.processes.device)
+        for index, part in enumerate(parts):
+            seed_dropout(self.processes.device, seed_of(self.seed, step, self.processes.rank, index))
+            batch = {name: self.processes.moved(value) for name, value in part.items()}
+            with accumulating(self.spread, last=index == len(parts) - 1):
+                with self._precision():
+                    share = self.forward(batch, count)
+                share.backward()
+            loss += share.detach()
+        norm = nn.utils.clip_grad_norm_(self.objective.parameters(), self.plan.clip)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._rate(step)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.meter.add(step, loss, norm.full_tensor() if isinstance(norm, DTensor) else norm)
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """Say what stands behind an error in a step: full memory, or weights that are broken since an earlier step."""
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            raise RunStopped(
+                f"memory: expected a step to fit, got: {str(error).splitlines()[0]} Compute it in more parts, with "
+                f"--accumulate {2 * self.plan.accumulate}; a run can be resumed with that. {self._left()}"
+            ) from error
+        except ValueError as error:  # on a CPU, attention refuses a bias that is not finite
+            if self.meter.broken_step() is not None:
+                raise self._diverged() from error
+            raise
+
+    def _rate(self, step: int) -> float:
+        plan = self.plan
+        return linear(step, steps=plan.steps, warmup=plan.warmup, peak=plan.learning_rate)
+
+    def _precision(self) -> torch.autocast:
+        return torch.autocast(self.processes.device.type, torch.bfloat16, enabled=bool(self.plan.bf16))
+
+    def _log(self, done: int) -> None:
+        reading = self._checked()
+        self._tick()
+        steps, seconds = done - self.logged[0], self.seconds - self.logged[1]
+        self.logged = (done, self.seconds)
+        self.meter.reset()
+        self._note(
+            done,
+            loss=reading.loss,
+            gradient_norm=reading.gradient_norm,
+            learning_rate=self._rate(done - 1),
+            tokens_per_second=steps * self.tokens / seconds,
+            seconds=self.seconds,
+        )
+
+    def _checked(self) -> Reading:
+        """The meter's reading, if loss and gradients were finite up to now. The host waits for the device here."""
+        reading = self.meter.read()
+        if reading.broken_step is not None:
+            raise self._diverged()
+        return reading
+
+    def _diverged(self) -> RunStopped:
+        step = self.meter.broken_step()
+        assert step is not None
+        return RunStopped(
+            f"loss: expected finite losses and gradients, got NaN or infinity at step {step + 1} (learning rate "
+            f"{self._rate(step):.3g}). {self._left()} A lower learning rate, a longer warm-up or --no-bf16 may help; "
+            f"each is a new run."
+        )
+
+    def _left(self) -> str:
+        return checkpoint.last_good(self.folder.checkpoints)
+
+    @torch.no_grad()
+    def _evaluate(self, done: int) -> None:
+        self._checked()
+        with self._off_the_clock(), self._precision():
+            self.spread.eval()
+            found = self.evaluate_with(self.forward)
+            self.spread.train()
+        if not all(math.isfinite(value) for value in found.values()):
+            raise RunStopped(f"evaluation: expected finite numbers, got {found} after step {done}. {self._left()}")
+        self._note(done, **found)
+
+    def _save(self, done: int) -> None:
+        """A checkpoint, unless the weights are broken. Older ones go when it is whole."""
+        self._checked()
+        with self._off_the_clock():
+            state = {"seconds": self.seconds, "last": self.last, "meter": self.meter.saved()}
+            tensors = checkpoint.model_tensors(self.objective, wanted=self.processes.main)
+            moments = checkpoint.optimizer_tensors(self.objective, self.optimizer, wanted=self.processes.main)
+
+            def write() -> None:
+                assert self.journal is not None  # the main process has one
+                self.journal.sync()
+                checkpoint.save(self.folder.checkpoints, done, tensors, moments, state)
+                checkpoint.prune(self.folder.checkpoints, self.rhythm.keep)
+
+            self.processes.on_main(write)
+
+    def _note(self, done: int, **numbers: float) -> None:
+        self.last |= numbers
+        if self.journal is not None:
+            self.journal.log({"step": done, **numbers})
+
+    def _journal(self, show: bool, tensorboard: bool) -> AbstractContextManager[Journal | None]:
+        if not self.processes.main:
+            return nullcontext()
+        return Journal(self.folder, steps=self.plan.steps, start=self.start, show=show, tensorboard=tensorboard)
+
+    def _tick(self) -> None:
+        now = time.perf_counter()
+        self.seconds, self.clock = self.seconds + now - self.clock, now
+
+    @contextmanager
+    def _off_the_clock(self) -> Iterator[None]:
+        self._tick()
+        yield
+        self.clock = time.perf_counter()
+
+
+def seed_dropout(device: torch.device, seed: int) -> None:
+    """As torch.manual_seed for one device; that writes down the call stack each time it is called without a GPU."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+
+
+def seed_of(*numbers: int) -> int:
+    """A seed that differs wherever any of the numbers does."""
+    text = "/".join(map(str, numbers))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
