@@ -52,10 +52,10 @@ class Inputs:
         self.grad = torch.randn(batch, HEADS, length, WIDTH, generator=generator, device="cuda").to(dtype)
 
 
-def torch_with(backend: SDPBackend, causal: bool = False) -> Attend:
+def torch_with(backend: SDPBackend, causal: bool = False, dropout: float = 0.0) -> Attend:
     def attend(x: Inputs) -> Tensor:
         with sdpa_kernel(backend):
-            return F.scaled_dot_product_attention(x.q, x.k, x.v, is_causal=causal)
+            return F.scaled_dot_product_attention(x.q, x.k, x.v, is_causal=causal, dropout_p=dropout)
 
     return attend
 
@@ -105,6 +105,9 @@ CASES: dict[str, Attend] = {
     "headway, low rank 64, joined to q and k (cuDNN)": fused(BIASES["headway, low rank 64"], backend="sdpa"),
     "torch, cuDNN, causal": torch_with(SDPBackend.CUDNN_ATTENTION, causal=True),
     "headway, learned Toeplitz, causal": fused(BIASES["headway, learned Toeplitz"], causal=True),
+    "torch, cuDNN, dropout": torch_with(SDPBackend.CUDNN_ATTENTION, dropout=0.1),
+    "torch, FlashAttention-2, dropout": torch_with(SDPBackend.FLASH_ATTENTION, dropout=0.1),
+    "headway, learned Toeplitz, dropout": fused(BIASES["headway, learned Toeplitz"], dropout=0.1),
 }
 SLOW = ("torch, dense learned Toeplitz", "torch, FlexAttention, learned Toeplitz")
 

@@ -12,7 +12,12 @@ from headway.tasks.pretrain import ModelChoice, Optimisation, PretrainConfig, Rh
 from headway.tasks.training import checkpoint
 from headway.tasks.training.loop import Training
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of the compiler's own code
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -135,7 +135,7 @@ def _wanted(request: Request) -> dict[str, str]:
     bias = request.bias
     if request.q.device.type != "cpu":
         if bias is None and request.value_bias is None:
-            plain = request.needs_grad and request.dropout == 0.0 and request.q.dtype != torch.float32
+            plain = request.needs_grad and request.q.dtype != torch.float32
             if plain and triton.is_one_tile(request):
                 return {"triton": "the score matrix is one tile: its backward pass makes each score once"}
             if not (request.masking.empty or request.masking.only_causal):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from headway.attention.request import Request
 from headway.bias import LowRank, Toeplitz
@@ -12,6 +13,16 @@ from headway.bias import LowRank, Toeplitz
 # From this query length on, two flips of n x D cost about as little as reading a kept n x n matrix, and need none.
 # Chosen by trial on two cores: at 512 the two are equal, at 2048 flipping is clearly faster.
 FLIP_FROM = 512
+
+# On a GPU torch prefers FlashAttention-2; cuDNN's kernels are faster on Hopper (benchmarks/results), but each new shape
+# costs it a search. So it is preferred where shapes are few: whole rows of training and of long batches.
+CUDNN_FROM = 128
+CUDNN_FIRST = (
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+)
 
 
 def why_not(request: Request) -> str | None:
@@ -47,10 +58,27 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
             addend = addend.masked_fill(~allowed, torch.finfo(addend.dtype).min)
     if addend is not None:
         addend = addend.expand(q.shape[0], q.shape[1], -1, -1)
+    if addend is None:
+        return _plain(request, q, k, v, causal)
     output = F.scaled_dot_product_attention(
-        q, k, v, addend, request.dropout, causal, scale=request.scale, enable_gqa=request.groups > 1
+        q, k, v, addend, request.dropout, scale=request.scale, enable_gqa=request.groups > 1
     )
     return output if rows is None else output.masked_fill(~rows, 0.0)
+
+
+def _plain(request: Request, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    """Without a matrix of any kind."""
+
+    def run() -> Tensor:
+        return F.scaled_dot_product_attention(
+            q, k, v, None, request.dropout, causal, scale=request.scale, enable_gqa=q.shape[1] != k.shape[1]
+        )
+
+    q_len, k_len = q.shape[-2], k.shape[-2]
+    if q.device.type == "cuda" and q_len == k_len and q_len >= CUDNN_FROM and q_len % 64 == 0:
+        with sdpa_kernel(list(CUDNN_FIRST), set_priority=True):
+            return run()
+    return run()
 
 
 def widens(request: Request) -> bool:
@@ -76,9 +104,7 @@ def _widened(request: Request) -> Tensor:
     if request.groups > 1:  # each query head has a right factor of its own
         k, v = (t.repeat_interleave(request.groups, 1) for t in (k, v))
     wide_q, wide_k = torch.cat([q, left], -1), torch.cat([k, right], -1)
-    return F.scaled_dot_product_attention(
-        wide_q, wide_k, v, None, request.dropout, request.masking.causal, scale=request.scale
-    )
+    return _plain(request, wide_q, wide_k, v, request.masking.causal)
 
 
 def _flips(request: Request) -> bool:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from headway.attention.request import Request
-from headway.attention.triton.layout import by_eight
+from headway.attention.triton.layout import by_eight, dropout_noise
 from headway.bias import LowRank, RelativeKeys, RelativeValues, SegmentTable, Toeplitz
 
 __all__ = ["forward", "why_not"]
@@ -46,8 +46,6 @@ def why_not(request: Request) -> str | None:
             return f"it has no kernel for {type(term).__name__}"
     if len({term.q_start for terms in _relative_terms(request) for term in terms}) > 1:
         return "its kernels take relative keys and values of one q_start"
-    if request.dropout > 0 and q.shape[-2] * request.k.shape[-2] >= 2**31:
-        return "its dropout numbers the pairs of a head with 31 bits"
     return None
 
 
@@ -67,11 +65,11 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
     rows, value_table, reach, shift = _relative_parts(request, q)
     one_tile = rows is None and value_table is None and short.fits(q, v, values, left, right)
     learned = torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in (left, right))
-    seed = torch.randint(2**31, (1,), device=q.device) if request.dropout > 0 else None
+    noise = None if request.dropout == 0 else dropout_noise(q, k)
     output, _, weights, _ = op.fused(
         q, k, v, values, left, right, rows, reach, shift, value_table is not None,
         masking.mask, masking.causal, masking.lengths, masking.q_documents, masking.k_documents,
-        request.scale, request.dropout, seed, learned and q.dtype != torch.float32 and not one_tile, one_tile,
+        request.scale, request.dropout, noise, learned and q.dtype != torch.float32 and not one_tile, one_tile,
     )  # fmt: skip
     if value_table is not None:
         of_values = torch.bmm(weights.to(q.dtype).flatten(1, 2), value_table)

@@ -17,6 +17,7 @@ from headway.attention.triton.tiles import (
     key_limits,
     least_and_greatest,
     load_columns,
+    load_noise,
     load_rows,
     near_band,
     relative_tile,
@@ -55,7 +56,7 @@ def query_kernel(
     rows_ptr, rows_stride_h, rows_count, reach, rows_shift,
     lengths_ptr, q_docs_ptr, q_docs_stride, k_docs_ptr, k_docs_stride,
     mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q,
-    scale, dropout, seed_ptr, heads, groups, q_len, k_len,
+    scale, dropout, noise_ptr, heads, groups, q_len, k_len,
     TOEPLITZ: tl.constexpr, LOW_RANK: tl.constexpr, RELATIVE: tl.constexpr, WEIGHTS: tl.constexpr,
     CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, DOCUMENTS: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr,
     WHOLE: tl.constexpr, WHOLE_R: tl.constexpr, PRECISION: tl.constexpr, EDGES: tl.constexpr,
@@ -86,9 +87,6 @@ def query_kernel(
     length = k_len
     if LENGTHS:
         length = tl.load(lengths_ptr + b).to(tl.int32)
-    seed = 0
-    if DROPOUT:
-        seed = tl.load(seed_ptr)
 
     offs_q = start_q + tl.arange(0, BLOCK_Q)
     offs_d, offs_v, offs_r = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_R)
@@ -97,6 +95,8 @@ def query_kernel(
     lse = tl.load(lse_ptr + pair * q_len + offs_q, mask=offs_q < q_len, other=float("inf"))
     delta = tl.load(delta_ptr + pair * q_len + offs_q, mask=offs_q < q_len, other=0.0)
     dq = tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)
+    if DROPOUT:
+        q_noise = load_noise(noise_ptr, pair, q_len, k_len, True, offs_q)
     if LOW_RANK:
         left_tile = load_rows(left_ptr, offs_q, offs_r, q_len, RANK, RANK, WHOLE_R, True)
         dleft = tl.zeros([BLOCK_Q, BLOCK_R], tl.float32)
@@ -145,7 +145,8 @@ def query_kernel(
                     rows_count, rows_shift, reach, BLOCK_Q, BLOCK_K,
                 )  # fmt: skip
             if DROPOUT:
-                dp *= kept(seed, pair, offs_q[:, None], offs_k[None, :], k_len, dropout)
+                k_noise = load_noise(noise_ptr, pair, q_len, k_len, False, offs_k)
+                dp *= kept(q_noise[:, None], k_noise[None, :], dropout)
             ds = p * (dp - delta[:, None])
             dq = tl.dot(ds.to(k_tile.dtype), tl.trans(k_tile), dq, input_precision=PRECISION)
             if LOW_RANK:
@@ -185,7 +186,7 @@ def key_kernel(
     rows_ptr, rows_stride_h, rows_count, reach, rows_shift,
     lengths_ptr, q_docs_ptr, q_docs_stride, k_docs_ptr, k_docs_stride,
     mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q,
-    scale, dropout, seed_ptr, heads, groups, q_len, k_len,
+    scale, dropout, noise_ptr, heads, groups, q_len, k_len,
     TOEPLITZ: tl.constexpr, LOW_RANK: tl.constexpr, RELATIVE: tl.constexpr, WEIGHTS: tl.constexpr,
     CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, DOCUMENTS: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr,
     WHOLE: tl.constexpr, WHOLE_R: tl.constexpr, PRECISION: tl.constexpr, EDGES: tl.constexpr,
@@ -215,9 +216,6 @@ def key_kernel(
     length = k_len
     if LENGTHS:
         length = tl.load(lengths_ptr + b).to(tl.int32)
-    seed = 0
-    if DROPOUT:
-        seed = tl.load(seed_ptr)
 
     offs_k = start_k + tl.arange(0, BLOCK_K)
     offs_d, offs_v, offs_r = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_R)
@@ -225,6 +223,8 @@ def key_kernel(
     v_tile = load_rows(v_ptr, offs_k, offs_v, k_len, v_stride, V_WIDTH, WHOLE, True)
     dk = tl.zeros([BLOCK_K, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_K, BLOCK_V], tl.float32)
+    if DROPOUT:
+        k_noise = load_noise(noise_ptr, pair, q_len, k_len, False, offs_k)
     if LOW_RANK:
         right_tile = load_rows(right_ptr, offs_k, offs_r, k_len, RANK, RANK, WHOLE_R, True)
         dright = tl.zeros([BLOCK_K, BLOCK_R], tl.float32)
@@ -288,7 +288,8 @@ def key_kernel(
                 )  # fmt: skip
             weight = p
             if DROPOUT:
-                keep = kept(seed, pair, offs_q[None, :], offs_k[:, None], k_len, dropout)
+                q_noise = load_noise(noise_ptr, pair, q_len, k_len, True, offs_q)
+                keep = kept(q_noise[None, :], k_noise[:, None], dropout)
                 weight = p * keep
                 dp *= keep
             dv = tl.dot(weight.to(grad_tile.dtype), grad_tile, dv, input_precision=PRECISION)
@@ -319,7 +320,7 @@ def diagonal_kernel(
     rows_ptr, rows_stride_h, rows_count, reach, rows_shift,
     lengths_ptr, q_docs_ptr, q_docs_stride, k_docs_ptr, k_docs_stride,
     mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q,
-    scale, dropout, seed_ptr, heads, groups, q_len, k_len, batch, together, chunks,
+    scale, dropout, noise_ptr, heads, groups, q_len, k_len, batch, together, chunks,
     LOW_RANK: tl.constexpr, RELATIVE: tl.constexpr, WEIGHTS: tl.constexpr,
     CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, DOCUMENTS: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr,
     WHOLE: tl.constexpr, WHOLE_R: tl.constexpr, PRECISION: tl.constexpr,
@@ -347,9 +348,6 @@ def diagonal_kernel(
     toe_ptr += group.to(tl.int64) * toe_stride_b + h * toe_stride_h
     upper = tl.zeros([HALF, BLOCK], tl.float32)
     lower = tl.zeros([HALF, BLOCK], tl.float32)
-    seed = 0
-    if DROPOUT:
-        seed = tl.load(seed_ptr)
     work = together * along
     begin, end = work * chunk // chunks, work * (chunk + 1) // chunks
     if CAUSAL and gap * BLOCK > BLOCK - 1 + k_len - q_len:
@@ -413,7 +411,9 @@ def diagonal_kernel(
                         rows_count, rows_shift, reach, HALF, BLOCK,
                     )  # fmt: skip
                 if DROPOUT:
-                    dp *= kept(seed, pair, offs_q[:, None], offs_k[None, :], k_len, dropout)
+                    q_noise = load_noise(noise_ptr, pair, q_len, k_len, True, offs_q)
+                    k_noise = load_noise(noise_ptr, pair, q_len, k_len, False, offs_k)
+                    dp *= kept(q_noise[:, None], k_noise[None, :], dropout)
                 ds = p * (dp - delta[:, None])
                 if half == 0:
                     upper += ds

@@ -16,6 +16,7 @@ from headway.attention.triton.tiles import (
     key_limits,
     least_and_greatest,
     load_columns,
+    load_noise,
     load_rows,
     relative_tile,
     toeplitz_tile,
@@ -31,7 +32,7 @@ def forward_kernel(
     rows_ptr, rows_stride_h, rows_count, reach, rows_shift,
     lengths_ptr, q_docs_ptr, q_docs_stride, k_docs_ptr, k_docs_stride,
     mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q,
-    scale, dropout, seed_ptr, heads, groups, q_len, k_len,
+    scale, dropout, noise_ptr, heads, groups, q_len, k_len,
     TOEPLITZ: tl.constexpr, LOW_RANK: tl.constexpr, RELATIVE: tl.constexpr, WEIGHTS: tl.constexpr,
     CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, DOCUMENTS: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr,
     WHOLE: tl.constexpr, WHOLE_R: tl.constexpr, PRECISION: tl.constexpr, REST: tl.constexpr, EDGES: tl.constexpr,
@@ -58,15 +59,14 @@ def forward_kernel(
     length = k_len
     if LENGTHS:
         length = tl.load(lengths_ptr + b).to(tl.int32)
-    seed = 0
-    if DROPOUT:
-        seed = tl.load(seed_ptr)
 
     offs_q = start_q + tl.arange(0, BLOCK_Q)
     offs_d, offs_v, offs_r = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_R)
     q_tile = load_rows(q_ptr, offs_q, offs_d, q_len, q_stride, WIDTH, WHOLE, True)
     if LOW_RANK:
         left_tile = load_rows(left_ptr, offs_q, offs_r, q_len, RANK, RANK, WHOLE_R, True)
+    if DROPOUT:
+        q_noise = load_noise(noise_ptr, pair, q_len, k_len, True, offs_q)
     factor = scale * LOG2E
     top = tl.full([BLOCK_Q], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_Q], tl.float32)
@@ -112,7 +112,8 @@ def forward_kernel(
             shrink = tl.exp2(top - safe)
             total = total * shrink + tl.sum(p, 1)
             if DROPOUT:
-                p *= kept(seed, pair, offs_q[:, None], offs_k[None, :], k_len, dropout)
+                k_noise = load_noise(noise_ptr, pair, q_len, k_len, False, offs_k)
+                p *= kept(q_noise[:, None], k_noise[None, :], dropout)
             if WEIGHTS:
                 to_left, to_right = far_sums(
                     p, start_q, start_k, offs_q[:, None], offs_k[None, :], rows_shift, reach, BLOCK_Q, BLOCK_K
@@ -157,7 +158,8 @@ def forward_kernel(
                 s += tile * LOG2E
             p = tl.exp2(s - lse[:, None])
             if DROPOUT:
-                p *= kept(seed, pair, offs_q[:, None], offs_k[None, :], k_len, dropout)
+                k_noise = load_noise(noise_ptr, pair, q_len, k_len, False, offs_k)
+                p *= kept(q_noise[:, None], k_noise[None, :], dropout)
             ok = allowed_tile(
                 offs_q[:, None] < q_len, offs_q[:, None], offs_k[None, :], q_len, k_len, length,
                 q_docs_ptr, k_docs_ptr, mask_ptr, mask_stride_q, CAUSAL, DOCUMENTS, MASK,

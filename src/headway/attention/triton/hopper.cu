@@ -85,27 +85,28 @@ __device__ __forceinline__ void load_tile(u32 to, const u16* from, int stride, i
 }
 __device__ __forceinline__ void loads_sent() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 
-// Dropout, as in tiles.py: 16 bits of a hash for each weight, two neighbouring keys in one number.
-__device__ __forceinline__ u32 mixed(u32 x) {
-    x = (x ^ (x >> 16)) * 0x7FEB352Du;
-    x = (x ^ (x >> 15)) * 0x846CA68Bu;
-    return x ^ (x >> 16);
-}
+// Dropout, as `kept` in tiles.py: by the product of the query's random number and the key's. Those of queries come first;
+// both are padded to blocks of 128, so that pairs are aligned and need no check.
 struct Dropout {
-    u32 stream, half, threshold;
+    const u32 *of_queries, *of_keys;
+    u32 threshold;
     float unit;  // what kept weights are multiplied by
-    __device__ __forceinline__ Dropout(const long long* seed, double chance, u32 pair, int k_len) {
+    __device__ __forceinline__ Dropout(const u32* noise, double chance, long long pair, int q_len, int k_len) {
 #ifdef DROPOUT
-        stream = mixed(mixed((u32)*seed) + pair);
-        half = (k_len + 1) / 2;
-        threshold = (u32)((float)chance * 65536.0f + 0.5f);
-        unit = 65536.0f / (65536.0f - (float)threshold);
+        const int queries = (q_len + 127) & ~127, keys = (k_len + 127) & ~127;
+        of_queries = noise + pair * (queries + keys);
+        of_keys = of_queries + queries;
+        threshold = (u32)((float)chance * 4294967296.0f);
+        unit = 1.0f / (1.0f - (float)chance);
 #else
         unit = 1.0f;
 #endif
     }
-    __device__ __forceinline__ u32 bits(int query, int key) const { return mixed((query * half + key / 2) ^ stream); }
+    __device__ __forceinline__ bool drops(u32 of_query, u32 of_key) const {
+        return of_query * of_key < threshold;
+    }
 };
+__device__ __forceinline__ uint2 noise_pair(const u32* at) { return __ldg((const uint2*)at); }
 
 extern "C" __global__ void __launch_bounds__(128, 4) forward(
     const u16* q, const u16* k, const u16* v,  // (B, H|Hk, L, 64), any strides but the last
@@ -114,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(128, 4) forward(
     u16* out, float* lse,  // (B, Lq, H, 64) and (B, H, Lq)
     int q_batch, int q_head, int q_row, int k_batch, int k_head, int k_row, int v_batch, int v_head, int v_row,
     int heads, int groups, int q_len, int k_len, int causal, int table_head, int padded, int before, double scale,
-    const long long* seed, double dropout) {
+    const u32* noise, double dropout) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 base = (u32)__cvta_generic_to_shared(shared);
     const u32 at_q = base, at_k = base + TILE_BYTES, at_v = at_k + STAGES * TILE_BYTES;
@@ -147,7 +148,10 @@ extern "C" __global__ void __launch_bounds__(128, 4) forward(
     const int first = 2 * pair - row0 + before + 8;  // place in the table of this thread's first number
     const float* bias_of = table + (long long)head * table_head + (first & 1 ? padded - 1 : 0) + first;
 
-    const Dropout drop(seed, dropout, (u32)(b * heads + head), k_len);
+    const Dropout drop(noise, dropout, b * heads + head, q_len, k_len);
+#ifdef DROPOUT
+    const u32 row_noise[2] = {drop.of_queries[row0], drop.of_queries[row0 + 8]};
+#endif
     float acc[32], top[2] = {none, none}, total[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int i = 0; i < 32; i++) acc[i] = 0.0f;
@@ -227,9 +231,9 @@ extern "C" __global__ void __launch_bounds__(128, 4) forward(
                 const float p0 = exp2_fast(s[i] - subtract[r]), p1 = exp2_fast(s[i + 1] - subtract[r]);
                 total[r] += p0 + p1;
 #ifdef DROPOUT
-                const u32 bits = drop.bits(row0 + 8 * r, tile * TILE + 8 * n + 2 * pair);
+                const uint2 of_keys = noise_pair(drop.of_keys + tile * TILE + 8 * n + 2 * pair);
                 weights[2 * n + r] =
-                    pack((bits & 0xFFFF) < drop.threshold ? 0.0f : p0, (bits >> 16) < drop.threshold ? 0.0f : p1);
+                    pack(drop.drops(row_noise[r], of_keys.x) ? 0.0f : p0, drop.drops(row_noise[r], of_keys.y) ? 0.0f : p1);
 #else
                 weights[2 * n + r] = pack(p0, p1);
 #endif
@@ -271,7 +275,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) query_and_toeplitz(
     int q_batch, int q_head, int q_row, int k_batch, int k_head, int k_row, int v_batch, int v_head, int v_row,
     int grad_batch, int grad_head, int grad_row,
     int batch, int heads, int groups, int q_len, int k_len, int causal, int table_head, int padded, int before, int span,
-    double scale, const long long* seed, double dropout) {
+    double scale, const u32* noise, double dropout) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 base = (u32)__cvta_generic_to_shared(shared);
     const u32 at_q = base, at_grad = base + TILE_BYTES, at_k = base + 2 * TILE_BYTES;
@@ -321,7 +325,10 @@ extern "C" __global__ void __launch_bounds__(128, 3) query_and_toeplitz(
         const int first = 2 * pair - row0 + before + 8;
         const float* bias_of = table + (long long)head * table_head + (first & 1 ? padded - 1 : 0) + first;
 
-        const Dropout drop(seed, dropout, (u32)(b * heads + head), k_len);
+        const Dropout drop(noise, dropout, b * heads + head, q_len, k_len);
+#ifdef DROPOUT
+        const u32 row_noise[2] = {drop.of_queries[row0], drop.of_queries[row0 + 8]};
+#endif
         float dq_acc[32];
 #pragma unroll
         for (int i = 0; i < 32; i++) dq_acc[i] = 0.0f;
@@ -377,9 +384,9 @@ extern "C" __global__ void __launch_bounds__(128, 3) query_and_toeplitz(
                         if (column + 1 >= limit[r]) p1 = 0.0f;
                     }
 #ifdef DROPOUT
-                    const u32 bits = drop.bits(row0 + 8 * r, tile * TILE + 8 * n + 2 * pair);
-                    dp[i] = (bits & 0xFFFF) < drop.threshold ? 0.0f : dp[i] * drop.unit;
-                    dp[i + 1] = (bits >> 16) < drop.threshold ? 0.0f : dp[i + 1] * drop.unit;
+                    const uint2 of_keys = noise_pair(drop.of_keys + tile * TILE + 8 * n + 2 * pair);
+                    dp[i] = drop.drops(row_noise[r], of_keys.x) ? 0.0f : dp[i] * drop.unit;
+                    dp[i + 1] = drop.drops(row_noise[r], of_keys.y) ? 0.0f : dp[i + 1] * drop.unit;
 #endif
                     const float d0 = p0 * (dp[i] - delta_of[r]), d1 = p1 * (dp[i + 1] - delta_of[r]);
                     along[m].x += d0;
@@ -440,7 +447,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) key_and_value(
     int q_batch, int q_head, int q_row, int k_batch, int k_head, int k_row, int v_batch, int v_head, int v_row,
     int grad_batch, int grad_head, int grad_row,
     int heads, int groups, int q_len, int k_len, int causal, int table_head, int padded, int before, double scale,
-    const long long* seed, double dropout) {
+    const u32* noise, double dropout) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 base = (u32)__cvta_generic_to_shared(shared);
     const u32 at_k = base, at_v = base + TILE_BYTES, at_q = base + 2 * TILE_BYTES;
@@ -487,7 +494,10 @@ extern "C" __global__ void __launch_bounds__(128, 2) key_and_value(
     const int first = row0 - 2 * pair - 1 + before + 8;
     const float* bias_of = table + (long long)head * table_head + (first & 1 ? padded - 1 : 0) + first;
 
-    const Dropout drop(seed, dropout, (u32)(b * heads + head), k_len);
+    const Dropout drop(noise, dropout, b * heads + head, q_len, k_len);
+#ifdef DROPOUT
+    const u32 row_noise[2] = {drop.of_keys[row0], drop.of_keys[row0 + 8]};
+#endif
     float dk_acc[32], dv_acc[32];
 #pragma unroll
     for (int i = 0; i < 32; i++) dk_acc[i] = dv_acc[i] = 0.0f;
@@ -538,9 +548,9 @@ extern "C" __global__ void __launch_bounds__(128, 2) key_and_value(
                 s[i] = p0;
                 s[i + 1] = p1;
 #ifdef DROPOUT
-                const int key = row0 + 8 * r, high = 16 * (key & 1);
-                const bool drop0 = ((drop.bits(query, key) >> high) & 0xFFFF) < drop.threshold;
-                const bool drop1 = ((drop.bits(query + 1, key) >> high) & 0xFFFF) < drop.threshold;
+                const uint2 of_queries = noise_pair(drop.of_queries + query);
+                const bool drop0 = drop.drops(of_queries.x, row_noise[r]);
+                const bool drop1 = drop.drops(of_queries.y, row_noise[r]);
                 weights[2 * n + r] = pack(drop0 ? 0.0f : p0, drop1 ? 0.0f : p1);
                 dp[i] = drop0 ? 0.0f : dp[i] * drop.unit;
                 dp[i + 1] = drop1 ? 0.0f : dp[i + 1] * drop.unit;

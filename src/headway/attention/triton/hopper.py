@@ -69,7 +69,7 @@ class Hopper:
     def _run(self, name: str, blocks: int, *arguments: Tensor | int | float | None) -> None:
         with torch.cuda.device(self.call.q.device):
             kernel = _kernel(name, self.call.q.device.index, self.call.q.dtype, self.call.dropout > 0)
-            kernel(blocks, THREADS, *arguments, self.call.scale, self.call.seed, self.call.dropout)
+            kernel(blocks, THREADS, *arguments, self.call.scale, self.call.noise, self.call.dropout)
 
     def _sizes(self) -> tuple[int, int, int, int, int]:
         q, k = self.call.q, self.call.k

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+NOISE_BLOCK = 128
 LOG2E = 1.4426950408889634  # kernels keep scores in units of log 2
 
 
@@ -26,3 +28,14 @@ def strides(*tensors: Tensor) -> list[int]:
 def by_eight(count: int) -> int:
     """The next multiple of eight, so that rows of half-precision numbers are aligned."""
     return (count + 7) // 8 * 8
+
+
+def dropout_noise(q: Tensor, k: Tensor) -> Tensor:  # (B, H, Nq + Nk) int32
+    """A random odd number for every query and key, each side padded to whole blocks.
+
+    Whether dropout keeps a weight follows from the product of its query's and its key's number, modulo 2^32: one
+    multiplication a weight. Any two weights are kept independently of one another (Checked:
+    tests/unit/attention/test_dropout_noise.py).
+    """
+    numbers = sum((t.shape[2] + NOISE_BLOCK - 1) // NOISE_BLOCK * NOISE_BLOCK for t in (q, k))
+    return torch.randint(-(2**31), 2**31, (*q.shape[:2], numbers), dtype=torch.int32, device=q.device) | 1

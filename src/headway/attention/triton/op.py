@@ -62,11 +62,11 @@ def fused(
     k_documents: Tensor | None,
     scale: float,
     dropout: float,
-    seed: Tensor | None,
+    noise: Tensor | None,  # (B, H, numbers of queries and keys) of 32 bits, for dropout; see `noise`
     exact: bool,  # whether to return what rounding took from the output, for the gradients of shared factors
     one_tile: bool,  # whether to use the kernels for short sequences
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # output, log2 of denominators (B, H, Lq), weights of offsets, rest
-    call = Call(q, k, v, left, right, mask, causal, lengths, q_documents, k_documents, scale, dropout, seed)
+    call = Call(q, k, v, left, right, mask, causal, lengths, q_documents, k_documents, scale, dropout, noise)
     if one_tile:
         return *short.forward(call, values), q.new_empty(0), q.new_empty(0)
     out = rows_first(q, q.shape[2], v.shape[3])
@@ -111,11 +111,11 @@ def fused_backward(
     k_documents: Tensor | None,
     scale: float,
     dropout: float,
-    seed: Tensor | None,
+    noise: Tensor | None,
     learned: bool,
     one_tile: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # of q, k, v, values, left, right, rows
-    call = Call(q, k, v, left, right, mask, causal, lengths, q_documents, k_documents, scale, dropout, seed)
+    call = Call(q, k, v, left, right, mask, causal, lengths, q_documents, k_documents, scale, dropout, noise)
     grad = grad if grad.stride(3) == 1 and grad.data_ptr() % 16 == 0 else grad.contiguous()
     weights = of_offsets.numel() > 0
     on_hopper = hopper.fits(call, values, rows, weights)
@@ -252,13 +252,13 @@ class Call:
         k_documents: Tensor | None,
         scale: float,
         dropout: float,
-        seed: Tensor | None,
+        noise: Tensor | None,
     ) -> None:
         self.q, self.k, self.v, self.left, self.right = q, k, v, left, right
         self.nothing = q.new_empty(0)
         self.half = q.dtype != torch.float32
         self.rank = 0 if left is None else left.shape[3]
-        self.lengths, self.scale, self.dropout, self.seed = lengths, scale, dropout, seed
+        self.lengths, self.scale, self.dropout, self.noise = lengths, scale, dropout, noise
         q_docs = self.nothing if q_documents is None else q_documents.contiguous()
         k_docs = self.nothing if k_documents is None else k_documents.contiguous()
         bits = self.nothing
@@ -271,7 +271,7 @@ class Call:
             bits, *((0, 0, 0) if mask is None else _mask_strides(bits)),
         )  # fmt: skip
         self.sizes = (
-            scale, dropout, self.nothing if seed is None else seed,
+            scale, dropout, self.nothing if noise is None else noise,
             q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2],
         )  # fmt: skip
         self.mask_flags = {
@@ -389,9 +389,9 @@ def _(grad, grad_weights, q, k, v, out, lse, of_offsets, rest, values, left, rig
 
 def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
     q, k, v, values, left, right, rows, reach, shift, _, mask, causal, lengths, *others = inputs
-    q_documents, k_documents, scale, dropout, seed, _, one_tile = others
+    q_documents, k_documents, scale, dropout, noise, _, one_tile = others
     ctx.save_for_backward(
-        q, k, v, *output, values, left, right, rows, mask, lengths, q_documents, k_documents, seed
+        q, k, v, *output, values, left, right, rows, mask, lengths, q_documents, k_documents, noise
     )  # fmt: skip
     ctx.settings = reach, shift, causal, scale, dropout, values is not None and values.requires_grad, one_tile
     ctx.mark_non_differentiable(output[1], output[3])
@@ -400,7 +400,7 @@ def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
 
 def _differentiate(ctx, grad, _lse, grad_weights, _rest):  # type: ignore[no-untyped-def]
     q, k, v, out, lse, of_offsets, rest, values, left, right, rows, *others = ctx.saved_tensors
-    mask, lengths, q_documents, k_documents, seed = others
+    mask, lengths, q_documents, k_documents, noise = others
     reach, shift, causal, scale, dropout, learned, one_tile = ctx.settings
     if grad is None and grad_weights is None:
         return (None,) * 20
@@ -408,7 +408,7 @@ def _differentiate(ctx, grad, _lse, grad_weights, _rest):  # type: ignore[no-unt
         grad = torch.zeros_like(out)
     dq, dk, dv, dvalues, dleft, dright, drows = fused_backward(
         grad, grad_weights, q, k, v, out, lse, of_offsets, rest, values, left, right, rows, reach, shift,
-        mask, causal, lengths, q_documents, k_documents, scale, dropout, seed, learned, one_tile,
+        mask, causal, lengths, q_documents, k_documents, scale, dropout, noise, learned, one_tile,
     )  # fmt: skip
     of_bias = (
         dvalues if learned else None,

@@ -8,7 +8,7 @@ row sums are exact because the row is there, so nothing of the forward pass but 
 import triton
 import triton.language as tl
 
-from headway.attention.triton.tiles import LOG2E, allowed_tile, kept, load_columns, load_rows
+from headway.attention.triton.tiles import LOG2E, allowed_tile, kept, load_columns, load_noise, load_rows
 
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "batch", "chunks"])  # one kernel for all lengths
@@ -17,7 +17,7 @@ def short_forward_kernel(
     q_stride_b, q_stride_h, q_stride, k_stride_b, k_stride_h, k_stride, v_stride_b, v_stride_h, v_stride,
     lengths_ptr, q_docs_ptr, q_docs_stride, k_docs_ptr, k_docs_stride,
     mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q,
-    scale, dropout, seed_ptr, heads, groups, q_len, k_len, batch, chunks,
+    scale, dropout, noise_ptr, heads, groups, q_len, k_len, batch, chunks,
     BIAS: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, DOCUMENTS: tl.constexpr, MASK: tl.constexpr,
     DROPOUT: tl.constexpr, WHOLE: tl.constexpr, PRECISION: tl.constexpr,
     EDGES: tl.constexpr,  # whether some pair of the tile may not attend
@@ -35,9 +35,6 @@ def short_forward_kernel(
     if BIAS:
         bias_ptrs = bias_ptr + h * bias_stride_h + offs_q[:, None] * k_len + offs_k[None, :]
         bias = tl.load(bias_ptrs, mask=inside, other=0.0)
-    seed = 0
-    if DROPOUT:
-        seed = tl.load(seed_ptr)
     for index in range(batch * chunk // chunks, batch * (chunk + 1) // chunks):
         b = tl.cast(index, tl.int64)
         pair = b * heads + h
@@ -70,7 +67,9 @@ def short_forward_kernel(
         seen = total > 0
         safe = tl.where(seen, total, 1.0)
         if DROPOUT:
-            p *= kept(seed, pair, offs_q[:, None], offs_k[None, :], k_len, dropout)
+            q_noise = load_noise(noise_ptr, pair, q_len, k_len, True, offs_q)
+            k_noise = load_noise(noise_ptr, pair, q_len, k_len, False, offs_k)
+            p *= kept(q_noise[:, None], k_noise[None, :], dropout)
         acc = tl.dot(p.to(v_tile.dtype), v_tile, input_precision=PRECISION) / safe[:, None]
         out_ptrs = out_ptr + ((b * q_len + offs_q) * heads + h)[:, None] * V_WIDTH + offs_v[None, :]
         in_out = (offs_q[:, None] < q_len) & (offs_v[None, :] < V_WIDTH)
@@ -86,7 +85,7 @@ def short_backward_kernel(
     grad_stride_b, grad_stride_h, grad_stride,
     lengths_ptr, q_docs_ptr, q_docs_stride, k_docs_ptr, k_docs_stride,
     mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q,
-    scale, dropout, seed_ptr, heads, groups, q_len, k_len, batch, chunks,
+    scale, dropout, noise_ptr, heads, groups, q_len, k_len, batch, chunks,
     BIAS: tl.constexpr, LEARNED: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, DOCUMENTS: tl.constexpr,
     MASK: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr, PRECISION: tl.constexpr, EDGES: tl.constexpr,
     HALVES: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
@@ -106,9 +105,6 @@ def short_backward_kernel(
     dbias_0 = tl.zeros([BLOCK_K, HALF], tl.float32)
     dbias_1 = tl.zeros([BLOCK_K, HALF], tl.float32)
     in_k = offs_k[:, None] < k_len
-    seed = 0
-    if DROPOUT:
-        seed = tl.load(seed_ptr)
     for index in range(batch * chunk // chunks, batch * (chunk + 1) // chunks):
         b = tl.cast(index, tl.int64)
         pair = b * heads + h
@@ -144,7 +140,9 @@ def short_backward_kernel(
             dp = tl.dot(v_tile, tl.trans(grad_tile), input_precision=PRECISION)
             weight = p
             if DROPOUT:
-                keep = kept(seed, pair, offs_q[None, :], offs_k[:, None], k_len, dropout)
+                q_noise = load_noise(noise_ptr, pair, q_len, k_len, True, offs_q)
+                k_noise = load_noise(noise_ptr, pair, q_len, k_len, False, offs_k)
+                keep = kept(q_noise[None, :], k_noise[:, None], dropout)
                 weight = p * keep
                 dp *= keep
             dv = tl.dot(weight.to(grad_tile.dtype), grad_tile, dv, input_precision=PRECISION)

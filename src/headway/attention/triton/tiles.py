@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
+NOISE_BLOCK = tl.constexpr(128)  # random numbers of dropout are padded to whole blocks of any tile size
 SKEW = tl.constexpr(8)  # rows of a skewed table: 8 fp16 values are 16 bytes, so every load is aligned
 
 
@@ -121,14 +122,22 @@ def relative_tile(
     BLOCK_Q: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """rows[i, clip(j - i - shift, -reach, reach) + reach]; far from the diagonal one number per row."""
+    """rows[i, clip(j - i - shift, -reach, reach) + reach]; far from the diagonal one number per row.
+
+    Within reach the place in memory grows by one with each key, and is read so; the ends are two numbers per row.
+    """
     near, right = near_band(start_q, start_k, shift, reach, BLOCK_Q, BLOCK_K)
+    in_q = offs_q < q_len
     row_ptrs = rows_ptr + offs_q.to(tl.int64) * count
     if near:
-        column = tl.minimum(tl.maximum(offs_k - offs_q - shift, -reach), reach) + reach
-        tile = tl.load(row_ptrs + column, mask=(offs_q < q_len) & (offs_k >= 0), other=0.0).to(tl.float32)
+        offset = offs_k - offs_q - shift
+        on_left = tl.load(row_ptrs, mask=in_q, other=0.0).to(tl.float32)
+        on_right = tl.load(row_ptrs + 2 * reach, mask=in_q, other=0.0).to(tl.float32)
+        within = (offset > -reach) & (offset < reach)
+        tile = tl.load(row_ptrs + (offset + reach), mask=in_q & within, other=0.0).to(tl.float32)
+        tile = tl.where(within, tile, tl.where(offset < 0, on_left, on_right))
     else:
-        ends = tl.load(row_ptrs + tl.where(right, 2 * reach, 0), mask=offs_q < q_len, other=0.0).to(tl.float32)
+        ends = tl.load(row_ptrs + tl.where(right, 2 * reach, 0), mask=in_q, other=0.0).to(tl.float32)
         tile = ends + tl.zeros_like(offs_q + offs_k).to(tl.float32)
     return tile
 
@@ -203,22 +212,16 @@ def allowed_tile(
 
 
 @triton.jit
-def mixed(x):
-    """A 32-bit integer whose every bit depends on every bit of x (two rounds of multiply and xor-shift)."""
-    x = (x ^ (x >> 16)) * 0x7FEB352D
-    x = (x ^ (x >> 15)) * 0x846CA68B
-    return x ^ (x >> 16)
+def kept(of_q, of_k, dropout):
+    """Which weights dropout keeps, scaled: by the product, modulo 2^32, of the query's random number and the key's."""
+    return tl.where(of_q * of_k >= tl.cast(dropout * 4294967296.0, tl.uint32), 1.0 / (1.0 - dropout), 0.0)
 
 
 @triton.jit
-def kept(seed, pair, offs_q, offs_k, k_len, dropout):
-    """Which weights dropout keeps, scaled; a function of the seed and the position alone.
-
-    16 random bits for each weight: the probability is rounded to 1 / 65536, and kept weights are scaled by what it is
-    then.
-    """
-    threshold = tl.cast(dropout * 65536.0 + 0.5, tl.uint32)
-    stream = mixed(mixed(tl.cast(seed, tl.uint32)) + tl.cast(pair, tl.uint32))
-    index = offs_q.to(tl.uint32) * tl.cast((k_len + 1) // 2, tl.uint32) + (offs_k // 2).to(tl.uint32)
-    bits = (mixed(index ^ stream) >> ((offs_k % 2) * 16).to(tl.uint32)) & 0xFFFF
-    return tl.where(bits >= threshold, 65536.0 / (65536.0 - tl.cast(threshold, tl.float32)), 0.0)
+def load_noise(noise_ptr, pair, q_len, k_len, QUERIES: tl.constexpr, offs):
+    """The random numbers of queries or keys; those of queries come first, both padded to whole blocks."""
+    of_queries = tl.cdiv(q_len, NOISE_BLOCK) * NOISE_BLOCK
+    start = pair * (of_queries + tl.cdiv(k_len, NOISE_BLOCK) * NOISE_BLOCK)
+    if not QUERIES:
+        start += of_queries
+    return tl.load(noise_ptr + start + offs).to(tl.uint32, bitcast=True)
