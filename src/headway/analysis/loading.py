@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from headway.analysis.reading import check_supported
+from headway.storage import read_json
+
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.msgpack", "*.h5")
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
 
@@ -14,10 +17,9 @@ def load_model(source: str) -> Any:
     from transformers import AutoConfig, AutoModel
 
     import headway.models  # noqa: F401  registers headway's own encoders
-    from headway.analysis.reading import check_supported
 
     if Path(source).is_dir():
-        _check_folder(Path(source))
+        check_folder(Path(source))
     try:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError) as error:
@@ -51,11 +53,15 @@ def load_tokenizer(source: str) -> Any:
         raise ValueError(f"tokenizer: expected its files in {str(source)!r}, got {error}.") from error
 
 
-def _check_folder(folder: Path) -> None:
+def check_folder(folder: Path) -> None:
+    """Raise for a folder that is no model's, or whose weights are not safetensors."""
     if not (folder / "config.json").is_file():
         raise ValueError(
             f"model: expected a folder with config.json, got {folder} without. Name the model's own folder."
         )
+    model_type = read_json(folder / "config.json").get("model_type")
+    if model_type is not None:
+        check_supported(model_type)  # also what transformers does not know
     if any(folder.glob("*.safetensors")):
         return
     pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))

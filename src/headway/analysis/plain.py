@@ -14,9 +14,14 @@ DIGITS = 6
 
 
 def plain(value: Any, *, leave_out: Set[str] = frozenset()) -> Any:
-    """Dictionaries, lists, strings and finite numbers; None for what is not finite. Fields named are left out."""
+    """Dictionaries, lists, strings and finite numbers; None for what is not finite. Fields named are left out,
+    unless they hold one number."""
     if is_dataclass(value):
-        return {name: plain(part, leave_out=leave_out) for name, part in _parts(value) if name not in leave_out}
+        return {
+            name: plain(part, leave_out=leave_out)
+            for name, part in _parts(value)
+            if name not in leave_out or isinstance(part, float)
+        }
     if isinstance(value, dict):
         return {str(name): plain(part, leave_out=leave_out) for name, part in value.items()}
     if isinstance(value, list | tuple):

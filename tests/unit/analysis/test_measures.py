@@ -204,3 +204,11 @@ def test_long_models_in_bounded_memory():
     tracemalloc.stop()
     assert found.heads.mean.shape == (1, 12, 8191)
     assert peak < 400 * 2**20
+
+
+def test_single_numbers_are_in_the_json_whatever_their_name(measured):
+    cosines = measured.to_json()["table"]["cosines"]
+    assert_allclose(
+        [cosines["mean"], cosines["std"]], [measured.table.cosines.mean, measured.table.cosines.std], rtol=1e-5
+    )
+    assert set(cosines) == {"mean", "std"}  # the histogram itself is in the arrays

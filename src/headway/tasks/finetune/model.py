@@ -19,6 +19,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
+import headway.convert  # noqa: F401  registers converted models
 from headway.data.transfer.task_sets import TaskSet
 from headway.models import EncoderConfig
 from headway.tasks.finetune.config import FinetuneConfig, Start

@@ -1,0 +1,126 @@
+"""transformers' attention interface, answered by headway's attention.
+
+transformers calls, by the name in `config._attn_implementation`, one function for the mask and one for attention. What
+is added to the scores travels as a keyword argument from the model's call to its attention modules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
+
+from headway.attention.call import attention
+from headway.attention.eager import weighted
+from headway.attention.request import checked
+from headway.bias import Bias, Dense, RelativeKeys
+from headway.encodings import Encoding
+
+NAME = "headway"
+ARGUMENT = "headway_frame"
+
+
+@dataclass
+class Frame:
+    """What the layers of one forward pass share."""
+
+    encoding: Encoding
+    meets_keys: bool = False
+    with_weights: bool = False
+    calls: int = 0  # of attention so far: ALBERT's layers are one module, which cannot know which of them it is
+
+    def bias(self, layer: int, q: Tensor, k: Tensor, scale: float) -> Bias | None:
+        """What a layer adds to the scores of its queries and keys."""
+        bias = self.encoding.bias(layer, q.shape[-2], k.shape[-2])
+        if self.meets_keys and bias is not None:
+            bias = bias + keys_meet(bias, k, scale)
+        return bias
+
+
+def keys_meet(bias: Bias, k: Tensor, scale: float) -> Bias:
+    """scale * k[j] . table[j - i]: relative keys that meet the keys, as `relative_key_query` has them.
+
+    The transpose of relative keys whose queries are k and whose table is reversed. No structured bias is a product with
+    the keys: the matrix is made whole, B * H * Lq * Lk numbers a layer, and kept for the backward pass.
+    """
+    assert isinstance(bias, RelativeKeys)
+    reversed_table = RelativeKeys(bias.table.flip(1), q_len=k.shape[-2], k_len=bias.q_len)
+    return Dense(reversed_table.dense(k, scale=scale).transpose(-1, -2))
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,  # (B, H, Lq, D)
+    key: Tensor,  # (B, H, Lk, D)
+    value: Tensor,  # (B, H, Lk, D)
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:  # (B, Lq, H, D), and the weights (B, H, Lq, Lk) if they were asked for
+    """Attention of one layer of a converted model."""
+    frame: Frame | None = kwargs.get(ARGUMENT)
+    if frame is None:
+        raise ValueError(
+            f"{type(module).__name__}: expected the bias of a converted model, got none. Call the model itself, not a "
+            f"part of it; a model that was not converted cannot use attn_implementation={NAME!r}."
+        )
+    layer: int | None = getattr(module, "headway_layer", None)
+    if layer is None:
+        layer = frame.calls
+        frame.calls += 1
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    arguments: dict[str, Any] = {
+        "bias": frame.bias(layer, query, key, scale),
+        "value_bias": None,
+        "mask": _boolean(attention_mask),
+        "causal": False,
+        "lengths": None,
+        "documents": None,
+        "scale": scale,
+        "dropout": dropout,
+    }
+    weights = None
+    if frame.with_weights:
+        mixed, weights = weighted(checked(query, key, value, **arguments))
+    else:
+        mixed = attention(query, key, value, **arguments)
+    return mixed.transpose(1, 2), weights
+
+
+def key_mask(
+    *,
+    attention_mask: Tensor | None = None,  # (B, Lk)
+    mask_function: Any = bidirectional_mask_function,
+    **kwargs: Any,
+) -> Tensor | None:  # boolean (B, 1, 1, Lk); (B, 1, Lq, Lk) for a mask that differs between queries
+    """Padding as attention takes it: one row a sequence, and nothing where there is no padding to be seen."""
+    if mask_function is not bidirectional_mask_function:
+        whole: Tensor | None = sdpa_mask(attention_mask=attention_mask, mask_function=mask_function, **kwargs)
+        return whole
+    if attention_mask is None:
+        return None
+    keep = attention_mask.bool()
+    if keep.device.type == "cpu" and not torch.compiler.is_compiling() and bool(keep.all()):
+        return None
+    return keep[:, None, None, :]
+
+
+def _boolean(mask: Tensor | None) -> Tensor | None:
+    """A mask with four axes comes from the caller as it is: boolean, or numbers added to the scores."""
+    if mask is None or mask.dtype == torch.bool:
+        return mask
+    raise TypeError(
+        f"attention_mask: expected (B, L), or boolean (B, 1, Lq, Lk), True = may attend, got {mask.dtype} of shape "
+        f"{tuple(mask.shape)}. Compare to make it boolean (mask >= 0)."
+    )
+
+
+def register() -> None:
+    """Both functions under one name: without the second, transformers would leave masks out."""
+    AttentionInterface.register(NAME, attend)
+    AttentionMaskInterface.register(NAME, key_mask)

@@ -1,0 +1,121 @@
+"""The whole job of `headway convert`: load, convert, compare, write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.analysis.loading import load_tokenizer
+from headway.convert.closeness import Closeness, compare
+from headway.convert.lengths import length_figure, longest, loss_by_length, save_figure
+from headway.convert.loading import load_original, quiet
+from headway.convert.masked_loss import predicts_words
+from headway.convert.surgery import convert
+from headway.storage import atomic_path, environment, write_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertConfig:
+    """What to convert, and how; see `headway.convert.convert`."""
+
+    model: str
+    to: str
+    out: str
+    mode: str = "supplement"
+    kernels: int | None = None
+    rank: int | None = None
+    buckets: int | None = None
+    max_distance: int | None = None
+    sharing: str | None = None
+    max_length: int | None = None
+    start: str | None = None
+    text: str | None = None  # a file: its first half to fit on, its second to compare on
+    lengths: tuple[int, ...] = ()
+    seed: int = 0
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What `convert` takes."""
+        others = ("model", "to", "out", "text", "lengths")
+        return {name: value for name, value in asdict(self).items() if name not in others}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What was done; also conversion.json of the folder."""
+
+    folder: str
+    kind: str  # class of the converted model
+    parameters: int  # of the bias
+    removed: int  # of the position table
+    closeness: Closeness | None  # None without text
+    losses: dict[str, dict[int, float | None]]  # of "original" and "converted", by length
+
+
+def run(config: ConvertConfig, *, tell: Callable[[str], None] = lambda message: None) -> Result:
+    """Convert a model and write it, its tokenizer, conversion.json and, for lengths, losses.png and losses.svg."""
+    out = Path(config.out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise FileExistsError(f"out: expected a new folder, got {out}, which is there already. Name another one.")
+    to_fit, to_compare = (None, None) if config.text is None else halves(read_text(config.text))
+    if config.lengths and to_compare is None:
+        raise ValueError("lengths: expected a text to measure the loss on, got none. Give --text FILE.")
+    tell("loading")
+    original, tokenizer = load_original(config.model), load_tokenizer(config.model)
+    if config.lengths and not predicts_words(original):
+        raise ValueError(
+            f"lengths: expected a model that names masked words (ForMaskedLM), got {type(original).__name__}. "
+            f"Leave --lengths out."
+        )
+    tell(f"converting to {config.to}")
+    converted = convert(original, config.to, tokenizer=tokenizer, texts=to_fit, **config.options)
+    closeness, losses = None, {}
+    if to_compare is not None:
+        tell("comparing")
+        closeness = compare(original, converted, tokenizer, to_compare, seed=config.seed)
+    if config.lengths and to_compare is not None:
+        for name, model in (("original", original), ("converted", converted)):
+            tell(f"loss by length, {name}")
+            losses[name] = loss_by_length(model, tokenizer, to_compare, config.lengths, seed=config.seed)
+    own = sum(p.numel() for p in converted.base_model.position_bias.parameters())
+    table = original.base_model.embeddings.position_embeddings.weight
+    result = Result(
+        folder=str(out),
+        kind=type(converted).__name__,
+        parameters=own,
+        removed=table.numel() - table.shape[1] if converted.conversion.replaces else 0,
+        closeness=closeness,
+        losses=losses,
+    )
+    tokenizer.model_max_length = converted.conversion.max_length
+    tell("writing")
+    with atomic_path(out) as folder, quiet():
+        converted.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        if losses:
+            save_figure(length_figure(losses, positions=longest(original)), folder / "losses")
+        write_json(folder / "conversion.json", {"config": asdict(config), **asdict(result), "versions": environment()})
+    return result
+
+
+def halves(text: str) -> tuple[list[str], list[str]]:
+    """A text cut in two, between words."""
+    middle = len(text) // 2
+    cut = next((n for n in range(middle, len(text)) if text[n].isspace()), middle)
+    return [text[:cut]], [text[cut:]]
+
+
+def read_text(name: str) -> str:
+    """A file's text, which must not be empty."""
+    path = Path(name)
+    if not path.is_file():
+        raise FileNotFoundError(f"text: expected a file, got {name!r}, which is none.")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"text: expected UTF-8 in {name}, got {error}.") from error
+    if not text.strip():
+        raise ValueError(f"text: expected some text in {name}, got an empty file.")
+    return text
