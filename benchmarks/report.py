@@ -79,6 +79,43 @@ def attention_ratios() -> str:
     return "\n".join(lines)
 
 
+def pretraining() -> str:
+    """Training speed beside transformers' BERT, and what position costs over none; the newest file of each length."""
+    from headway.cost import TRANSFORMERS, CostTable
+
+    found: dict[int, tuple[Path, CostTable]] = {}
+    for path in sorted(RESULTS.glob("pretraining_*.json")):
+        table = CostTable.from_json(json.loads(path.read_text()))
+        for _, length in table.groups():
+            found[length] = (path.relative_to(ROOT), table)
+    head = "tokens/s, thousands | × transformers | training / none | inference / none"
+    lengths = sorted(found)
+    lines = ["| | " + " | ".join(f"n = {n}: {head}" for n in lengths) + " |", "|---" * (4 * len(lengths) + 1) + "|"]
+    rows = [each.row for each in next(iter(found[lengths[0]][1].groups().values()))]
+    for row in rows:
+        shown = []
+        for length in lengths:
+            table = found[length][1]
+            cell = next(
+                each for (_, n), group in table.groups().items() for each in group if (n, each.row) == (length, row)
+            )
+            theirs = table.ratio(cell, "training", TRANSFORMERS)
+            over = [table.ratio(cell, mode) for mode in ("training", "inference")]
+            rate = cell.tokens_per_second("training")
+            shown.append("–" if rate is None else f"{rate / 1e3:,.0f}")
+            shown.append("–" if theirs is None else f"{1 / theirs.median:.2f}")
+            shown += ["–" if each is None else f"{each.median:.2f}" for each in over]
+        lines.append(f"| {row} | " + " | ".join(shown) + " |")
+    environment = json.loads((ROOT / found[lengths[0]][0]).read_text())["environment"]
+    files = ", ".join(f"[{path}](../{path})" for path, _ in found.values())
+    lines.append("")
+    lines.append(
+        f"BERT-base, a whole optimizer step with dropout 0.1, bf16, torch.compile, {environment['gpu']}, torch "
+        f"{environment['torch']}, {environment['date']}; medians of rounds in which the rows take turns; {files}."
+    )
+    return "\n".join(lines)
+
+
 AIMS = {
     "headway, learned Toeplitz": "1.15 / 1.30",
     "headway, fixed Toeplitz (ALiBi)": "1.05 / 1.08",
@@ -88,7 +125,12 @@ AIMS = {
     "headway, Shaw, K = 16, keys and values": "1.3 / 1.5",
     "headway, learned Toeplitz, causal": "1.15 / 1.30",
 }
-TABLES = {"cpu_attention": cpu_attention, "attention": attention, "attention_ratios": attention_ratios}
+TABLES = {
+    "cpu_attention": cpu_attention,
+    "attention": attention,
+    "attention_ratios": attention_ratios,
+    "pretraining": pretraining,
+}
 PAGES = ("README.md", "docs/gpu.md")
 
 

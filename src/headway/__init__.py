@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from headway.attention.call import Explanation, attention, explain
+    from headway.analysis import Measures, analyze
     from headway.bias import (
         Bias,
         Dense,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         Toeplitz,
         ValueBias,
     )
+    from headway.convert.surgery import convert
     from headway.encodings import ENCODINGS, encoding
     from headway.models import (
         PRESETS,
@@ -61,6 +63,9 @@ _HOMES = {
     "EncoderForSequenceClassification": "headway.models",
     "PRESETS": "headway.models",
     "preset": "headway.models",
+    "analyze": "headway.analysis",
+    "Measures": "headway.analysis",
+    "convert": "headway.convert.surgery",
 }
 
 __all__ = [
@@ -77,13 +82,16 @@ __all__ = [
     "EncoderModel",
     "Explanation",
     "LowRank",
+    "Measures",
     "RelativeKeys",
     "RelativeValues",
     "SegmentTable",
     "Toeplitz",
     "ValueBias",
     "__version__",
+    "analyze",
     "attention",
+    "convert",
     "encoding",
     "explain",
     "preset",

@@ -17,10 +17,13 @@ ALLOWED = {  # room -> rooms it may import (docs/architecture.md)
     "encodings": {"bias"},
     "models": {"attention", "encodings", "bias"},
     "data": {"storage"},
-    "tasks": {"models", "data", "encodings", "storage"},
+    "tasks": {"models", "data", "encodings", "convert", "storage"},
     "analysis": {"models", "encodings", "attention", "bias", "storage"},
     "cost": {"models", "encodings", "attention", "bias", "storage"},
-    "cli": {"analysis", "cost", "data", "encodings", "models", "storage", "tasks"},
+    "convert": {"analysis", "encodings", "attention", "bias", "storage"},
+    "study": {"tasks", "analysis", "convert", "cost", "data", "encodings", "models", "storage"},
+    "report": {"storage"},
+    "cli": {"analysis", "convert", "cost", "data", "encodings", "models", "report", "storage", "study", "tasks"},
 }
 
 

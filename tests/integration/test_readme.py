@@ -45,6 +45,7 @@ QUICK = {
     "benchmarks.": ["--quick", "--out", "runs/benchmarks"],
     "headway pretrain": ["--steps", "4", "--corpus", "builtin:300"],
     "headway cost": ["--encodings", "none,diet-rel", "--rounds", "1", "--length", "16", "--batch", "2"],
+    "headway analyze": ["--positions", "48", "--texts", "2", "--text-length", "32", "--no-figures"],
     "headway finetune": ["--seeds", "1", "--learning-rate", "1e-3", "--epochs", "1"],
 }
 
@@ -55,8 +56,24 @@ def runs(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
+@pytest.fixture(scope="module")
+def stand_ins(tmp_path_factory):
+    """What commands name and a test has not: a pretrained model of the Hub, and a text."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    from headway.data import Language, open_corpus, train_tokenizer
+
+    folder = tmp_path_factory.mktemp("stand-ins")
+    tokenizer = train_tokenizer([open_corpus("builtin:300")], kind="word", out=folder / "bert")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(folder / "bert")
+    words = (" ".join(sentence.words) for sentence in Language().sentences(1000))
+    (folder / "book.txt").write_text("\n".join(words))
+    return {"bert-base-uncased": str(folder / "bert"), "book.txt": str(folder / "book.txt")}
+
+
 @pytest.mark.parametrize(("place", "command"), commands(), ids=lambda x: x[:40])
-def test_command_runs(place, command, runs):
+def test_command_runs(place, command, runs, stand_ins):
     words = shlex.split(command)
     if words[0] == "make":
         # This test runs inside `make test`; that the others resolve is what can be checked without doing it all twice.
@@ -67,6 +84,7 @@ def test_command_runs(place, command, runs):
     run = [sys.executable, "-m", "headway"] if words[0] == "headway" else [sys.executable]
     words += [word for part, extra in QUICK.items() if part in command for word in extra]
     words = [str(runs / word.removeprefix("runs/")) if word.startswith("runs/") else word for word in words]
+    words = [stand_ins.get(word, word) for word in words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*run, *words[1:]], cwd=ROOT, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr

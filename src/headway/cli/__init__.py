@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 import headway
+from headway.cli.analyze import analyze
+from headway.cli.convert import convert
 from headway.cli.cost import cost
 from headway.cli.finetune import finetune
 from headway.cli.pretrain import pretrain
@@ -21,6 +23,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command()(analyze)
+app.command()(convert)
 app.command()(cost)
 app.command()(finetune)
 app.command()(pretrain)

@@ -1,0 +1,1 @@
+"""The report on one model's positions: page and figures."""

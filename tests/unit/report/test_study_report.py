@@ -1,0 +1,137 @@
+"""The report of a study: its numbers are the saved ones, in every format, and names are never markup."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import runpy
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from headway.report.study import report_study
+from headway.report.study.marks import legend, spread
+from headway.report.study.tables import as_csv, as_latex, as_markdown
+from headway.storage import write_json
+
+made = runpy.run_path(str(Path(__file__).parent / "study_results.py"))
+HOSTILE, study_results = made["HOSTILE"], made["study_results"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_json(tmp_path / "results.json", study_results())
+    return tmp_path
+
+
+class Page(HTMLParser):
+    """What a page has: words, tags, and ids that links may lead to."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.words, self.tags, self.ids, self.links = [], [], set(), []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        found = dict(attributes)
+        self.ids.add(found.get("id"))
+        if tag == "a":
+            self.links.append(found["href"])
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def written(folder):
+    text = io.StringIO()
+    report_study(folder, Console(file=text, width=200))
+    return text.getvalue()
+
+
+def test_the_page_says_every_number(folder):
+    written(folder)
+    page = Page((folder / "report.html").read_text())
+    words = " ".join(" ".join(page.words).split())
+    for said in (
+        "31.0", "30.0 to 32.0, 3 seeds", "paper 58.7", "−4.0 to 5.0, 2 of 3 seeds", "▲", "no result", "2.250", "1 seed",
+        "holds", "per-head is above input", "41.0 against 31.0", "bag of words", "1,234,567",
+        "outputs differ from the formula", "headway study fake", "2,000 tokens in 40 rows",
+        "too few seeds for any test to tell: 2 at most here, 7 are needed",
+    ):  # fmt: skip
+        assert said in words, said
+
+
+def test_names_are_text_in_the_page(folder):
+    written(folder)
+    text = (folder / "report.html").read_text()
+    page = Page(text)
+    assert "<script>document" not in text
+    assert "taken" in " ".join(page.words)
+    assert page.tags.count("script") == 2  # the data and the code
+    assert "<b>" not in text
+
+
+def test_links_lead_somewhere_and_nothing_is_fetched(folder):
+    written(folder)
+    text = (folder / "report.html").read_text()
+    page = Page(text)
+    assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
+    assert not re.search(r"(src|href)=[\"']https?:", text)
+
+
+def test_the_terminal_has_table_claims_failures_and_paths(folder):
+    said = written(folder)
+    assert "41.0 ▲" in said and "paper 60.3" in said and "30.0..32.0" in said
+    assert "holds: per-head is above input" in said
+    assert f"failed: cola, {HOSTILE}: jobs/finetune-1/log.txt (status 1):" in said
+    assert f"wrote {folder / 'report.html'}, table.csv, table.md, table.tex" in said
+
+
+def test_csv_holds_all_that_is_known_of_a_cell():
+    rows = list(csv.DictReader(io.StringIO(as_csv(study_results()))))
+    assert len(rows) == 6
+    found = {(row["row"], row["column"]): row for row in rows}
+    cell = found["diet-rel", "CoLA"]
+    assert (cell["median"], cell["runs"], cell["published"], cell["verdict"]) == ("41.0", "3", "60.3", "above")
+    assert cell["values"] == "0:40.0 1:41.0 2:42.0"
+    assert found[HOSTILE, "Loss"]["median"] == ""
+
+
+def test_markdown_has_one_line_a_row_whatever_the_names_hold():
+    lines = as_markdown(study_results()).splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert len(table) == 5
+    unescaped = re.compile(r"(?<!\\)\|")
+    assert {len(unescaped.findall(line)) for line in table} == {5}
+    assert "41.0 ▲ (40.0 to 42.0, 3 seeds); paper 60.3" in table[-1]
+
+
+def test_latex_escapes_what_latex_reads():
+    text = as_latex(study_results())
+    line = next(line for line in text.splitlines() if "script" in line and not line.startswith("%"))
+    assert r"\& 100\% \{x\}\_\$y|z" in line
+    assert len(re.findall(r"(?<!\\)&", line)) == 3
+    assert text.count(r"\\") == 4
+    assert r"$\uparrow$" in text
+
+
+def test_marks_explain_what_occurs():
+    assert [sign for sign, _ in legend(study_results())] == ["▲", "?"]
+    cells = study_results()["cells"][1]
+    column = {"source": "pretrain", "digits": 3}
+    assert spread(cells["learned"], column) == "1 seed"
+
+
+def test_a_folder_without_results_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"expected the folder of a study with results\.json"):
+        report_study(tmp_path, Console())
+    (tmp_path / "results.json").write_text('{"study": {}}')
+    with pytest.raises(ValueError, match=r"expected the results of a study, got a file without rows"):
+        report_study(tmp_path, Console())
+    (tmp_path / "results.json").write_text('{"study": ')
+    with pytest.raises(ValueError, match=r"results\.json: expected JSON"):
+        report_study(tmp_path, Console())
