@@ -49,6 +49,9 @@ def pretrain(
     learning_rate: Annotated[float | None, typer.Option(help="The highest.")] = None,
     warmup: Annotated[float | None, typer.Option(help="Share of the steps in which it rises.")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="Of matrices.")] = None,
+    position_rate: Annotated[
+        float | None, typer.Option(help="Times the learning rate, for the encoding's parameters; short runs want 10.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Of weights, order, masks and dropout.")] = None,
     bf16: Annotated[bool | None, typer.Option("--bf16/--no-bf16", help="bfloat16; else on a GPU only.")] = None,
     compiled: Annotated[
@@ -115,6 +118,7 @@ def pretrain(
                 learning_rate=learning_rate,
                 warmup=warmup,
                 weight_decay=weight_decay,
+                position_rate=position_rate,
                 bf16=bf16,
                 compile=compiled,
             ),

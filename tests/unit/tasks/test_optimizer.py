@@ -1,4 +1,4 @@
-"""Which parameters decay, and that AdamW is BERT's."""
+"""Which parameters decay, which have a rate of their own, and that AdamW is BERT's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 from headway.encodings import ENCODINGS
 from headway.models import EncoderForMaskedLM, preset
-from headway.tasks.training.optimizer import adamw, decay_groups
+from headway.tasks.training.optimizer import adamw, groups, set_rate
 
 
 def model(**choices):
@@ -16,9 +16,9 @@ def model(**choices):
 
 
 def decay_by_name(built):
-    groups = decay_groups(built, 0.01)
-    decays = {id(parameter): group["weight_decay"] for group in groups for parameter in group["params"]}
-    assert len(decays) == sum(len(group["params"]) for group in groups)
+    every = groups(built, 0.01, 1.0)
+    decays = {id(parameter): group["weight_decay"] for group in every for parameter in group["params"]}
+    assert len(decays) == sum(len(group["params"]) for group in every)
     return {name: decays[id(parameter)] for name, parameter in built.named_parameters()}
 
 
@@ -37,7 +37,7 @@ def test_every_parameter_is_in_one_group_and_only_matrices_of_the_model_decay(en
 def test_a_frozen_parameter_is_in_no_group():
     built = model(encoding="learned")
     built.encoder.words.weight.requires_grad_(False)
-    listed = {id(parameter) for group in decay_groups(built, 0.01) for parameter in group["params"]}
+    listed = {id(parameter) for group in groups(built, 0.01, 1.0) for parameter in group["params"]}
     assert id(built.encoder.words.weight) not in listed
 
 
@@ -51,3 +51,12 @@ def test_a_step_is_adamw_by_hand():
     # The first step of Adam moves each weight by the rate, against the sign of its gradient, up to epsilon.
     torch.testing.assert_close(built.weight.detach(), weight * (1 - 0.5 * 0.1) - 0.5 * 3.0 / (3.0 + 1e-6))
     torch.testing.assert_close(built.bias.detach(), bias + 0.5 * 2.0 / (2.0 + 1e-6))
+
+
+def test_encodings_take_their_own_rate():
+    built = model(encoding="diet-rel")
+    optimizer = adamw(built, weight_decay=0.01, position_rate=10.0)
+    set_rate(optimizer, 0.5)
+    rates = {id(parameter): group["lr"] for group in optimizer.param_groups for parameter in group["params"]}
+    for name, parameter in built.named_parameters():
+        assert rates[id(parameter)] == (5.0 if name.startswith(("encoder.encoding.", "encoder.segments.")) else 0.5), name

@@ -30,7 +30,7 @@ from headway.tasks.training.journal import Journal
 from headway.tasks.training.loop import seed_dropout, seed_of
 from headway.tasks.training.meter import Meter
 from headway.tasks.training.objective import Batch
-from headway.tasks.training.optimizer import adamw
+from headway.tasks.training.optimizer import adamw, set_rate
 from headway.tasks.training.prefetch import prefetched
 from headway.tasks.training.processes import Processes
 from headway.tasks.training.runs import RunFolder, RunStopped
@@ -191,8 +191,7 @@ class Run:
             loss = self.loss(batch, count)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.loss.parameters(), self.protocol.clip)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self._rate(step)
+        set_rate(self.optimizer, self._rate(step))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.meter.add(step, loss.detach(), norm)

@@ -1,23 +1,34 @@
-"""AdamW, and which parameters it lets decay."""
+"""AdamW, which parameters it lets decay, and how fast those of encodings learn."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 
 from headway.encodings import Encoding
 
 
 def adamw(
-    model: nn.Module, *, weight_decay: float, betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-6
+    model: nn.Module,
+    *,
+    weight_decay: float,
+    position_rate: float = 1.0,
+    betas: tuple[float, float] = (0.9, 0.999),
+    epsilon: float = 1e-6,
 ) -> AdamW:
-    """AdamW with BERT's constants; one fused kernel a step on a GPU. The learning rate is set at each step."""
+    """AdamW with BERT's constants; one fused kernel a step on a GPU. `set_rate` sets the learning rate of each step."""
     fused = all(parameter.device.type == "cuda" for parameter in model.parameters())
-    return AdamW(decay_groups(model, weight_decay), lr=0.0, betas=betas, eps=epsilon, fused=fused)
+    return AdamW(groups(model, weight_decay, position_rate), lr=0.0, betas=betas, eps=epsilon, fused=fused)
 
 
-def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
+def set_rate(optimizer: Optimizer, rate: float) -> None:
+    """The learning rate of the next step; the parameters of encodings take `position_rate` times it."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group.get("times", 1.0)
+
+
+def groups(model: nn.Module, weight_decay: float, position_rate: float) -> list[dict[str, object]]:
     """Matrices decay; vectors (biases, LayerNorm) and the parameters of encodings do not.
 
     Paper:    Devlin et al. (2019), App. A.2: weight decay 0.01; their code spares biases and LayerNorm
@@ -30,9 +41,14 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object
     }
     decaying: list[torch.Tensor] = []
     spared: list[torch.Tensor] = []
+    positions: list[torch.Tensor] = []
     for parameter in model.parameters():
         if parameter.requires_grad:
-            spare = parameter.dim() < 2 or id(parameter) in of_encodings
-            (spared if spare else decaying).append(parameter)
-    groups = [{"params": decaying, "weight_decay": weight_decay}, {"params": spared, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
+            spare = spared if parameter.dim() < 2 else decaying
+            (positions if id(parameter) in of_encodings else spare).append(parameter)
+    every: list[dict[str, object]] = [
+        {"params": decaying, "weight_decay": weight_decay},
+        {"params": spared, "weight_decay": 0.0},
+        {"params": positions, "weight_decay": 0.0, "times": position_rate},
+    ]
+    return [group for group in every if group["params"]]
