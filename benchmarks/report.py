@@ -116,6 +116,27 @@ def pretraining() -> str:
     return "\n".join(lines)
 
 
+def pretraining_wiki() -> str:
+    """Evaluation loss of each encoding while it trains."""
+    curves, facts = {}, {}
+    for folder in sorted((ROOT / "results" / "pretraining_wiki").iterdir()):
+        lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+        curves[folder.name] = {line["step"]: line["evaluation_loss"] for line in lines if "evaluation_loss" in line}
+        facts[folder.name] = json.loads((folder / "result.json").read_text())
+    steps = list(next(iter(curves.values())))
+    lines = ["| evaluation loss at step | " + " | ".join(f"{step:,}" for step in steps) + " | masked words named |"]
+    lines.append("|---" * (len(steps) + 2) + "|")
+    for name in sorted(curves, key=lambda name: curves[name][steps[-1]]):
+        cells = [f"{curves[name][step]:.3f}" for step in steps] + [f"{100 * facts[name]['masked_accuracy']:.1f} %"]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    tokens = next(iter(facts.values()))["tokens"]
+    lines += [
+        "",
+        f"{tokens / 1e6:.0f}M tokens each, one seed; from [results/pretraining_wiki](../results/pretraining_wiki).",
+    ]
+    return "\n".join(lines)
+
+
 AIMS = {
     "headway, learned Toeplitz": "1.15 / 1.30",
     "headway, fixed Toeplitz (ALiBi)": "1.05 / 1.08",
@@ -130,8 +151,9 @@ TABLES = {
     "attention": attention,
     "attention_ratios": attention_ratios,
     "pretraining": pretraining,
+    "pretraining_wiki": pretraining_wiki,
 }
-PAGES = ("README.md", "docs/gpu.md")
+PAGES = ("README.md", "docs/gpu.md", "docs/results.md")
 
 
 def rendered(text: str) -> str:
