@@ -37,7 +37,10 @@ if TYPE_CHECKING:
         EncoderForQuestionAnswering,
         EncoderForSequenceClassification,
         EncoderModel,
+        TranslationConfig,
+        TranslationModel,
         preset,
+        translation_preset,
     )
 
 _HOMES = {
@@ -63,6 +66,9 @@ _HOMES = {
     "EncoderForSequenceClassification": "headway.models",
     "PRESETS": "headway.models",
     "preset": "headway.models",
+    "TranslationConfig": "headway.models",
+    "TranslationModel": "headway.models",
+    "translation_preset": "headway.models",
     "analyze": "headway.analysis",
     "Measures": "headway.analysis",
     "convert": "headway.convert.surgery",
@@ -87,6 +93,8 @@ __all__ = [
     "RelativeValues",
     "SegmentTable",
     "Toeplitz",
+    "TranslationConfig",
+    "TranslationModel",
     "ValueBias",
     "__version__",
     "analyze",
@@ -95,6 +103,7 @@ __all__ = [
     "encoding",
     "explain",
     "preset",
+    "translation_preset",
 ]
 
 

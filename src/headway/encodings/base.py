@@ -111,17 +111,23 @@ class Encoding(nn.Module):
         return self._embed(x, q_start, segments, documents)
 
     def rotate(
-        self, q: Tensor, k: Tensor, *, layer: int = 0, q_start: int = 0, documents: Tensor | None = None
+        self, q: Tensor, k: Tensor, *, layer: int = 0, q_start: int | Tensor = 0, documents: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Turn q and k, both (B, H, L, D) of the same positions q_start to q_start + L."""
+        """Turn q and k, both (B, H, L, D) of the same positions q_start to q_start + L.
+
+        A q_start that is a tensor, of one whole number, is not checked: one captured graph can serve all positions.
+        """
         self._check_layer(layer)
         if q.shape[-2] != k.shape[-2]:
             raise ValueError(
                 f"rotate: expected q and k of the same positions, got lengths {q.shape[-2]} and {k.shape[-2]}. "
                 f"In cached decoding turn the new keys before they join the cache."
             )
-        _check_ids("documents", documents, q_start + q.shape[-2])
-        self._check_span(q.shape[-2], q_start + q.shape[-2], q_start, documents)
+        if not isinstance(q_start, Tensor):
+            _check_ids("documents", documents, q_start + q.shape[-2])
+            self._check_span(q.shape[-2], q_start + q.shape[-2], q_start, documents)
+        elif documents is not None:
+            raise TypeError("q_start: expected a whole number beside documents, got a tensor.")
         return self._rotate(q, k, layer, q_start, documents)
 
     def bias(
@@ -158,7 +164,7 @@ class Encoding(nn.Module):
         return x
 
     def _rotate(
-        self, q: Tensor, k: Tensor, layer: int, q_start: int, documents: Tensor | None
+        self, q: Tensor, k: Tensor, layer: int, q_start: int | Tensor, documents: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         return q, k
 
@@ -230,12 +236,14 @@ class PositionEncoding(Encoding):
 
 
 def positions(
-    length: int, q_start: int, documents: Tensor | None, *, device: torch.device | None = None
+    length: int, q_start: int | Tensor, documents: Tensor | None, *, device: torch.device | None = None
 ) -> Tensor:  # (1, length) or (B, length)
     """The positions q_start to q_start + length, counted anew in each packed text.
 
     `documents`, (B, Lk): a new text begins wherever the id changes.
     """
+    if isinstance(q_start, Tensor):
+        return (torch.arange(length, device=device) + q_start)[None]
     if documents is None:
         return torch.arange(q_start, q_start + length, device=device)[None]
     index = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)

@@ -49,7 +49,7 @@ class Rope(PositionEncoding):
             )
 
     def _rotate(
-        self, q: Tensor, k: Tensor, layer: int, q_start: int, documents: Tensor | None
+        self, q: Tensor, k: Tensor, layer: int, q_start: int | Tensor, documents: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         position = positions(q.shape[-2], q_start, documents, device=q.device)
         angle = angles(position, self.width, self.base)[:, None]  # (B|1, 1, L, R / 2)

@@ -81,7 +81,7 @@ class Together(Encoding):
         return x
 
     def _rotate(
-        self, q: Tensor, k: Tensor, layer: int, q_start: int, documents: Tensor | None
+        self, q: Tensor, k: Tensor, layer: int, q_start: int | Tensor, documents: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         for part in self._each:
             q, k = part._rotate(q, k, layer, q_start, documents)

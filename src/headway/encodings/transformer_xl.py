@@ -56,7 +56,7 @@ class TransformerXL(PositionEncoding):
         return float(self.dims.head_dim**-0.5)
 
     def _rotate(
-        self, q: Tensor, k: Tensor, layer: int, q_start: int, documents: Tensor | None
+        self, q: Tensor, k: Tensor, layer: int, q_start: int | Tensor, documents: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         return q + self.u[self.layer_set(layer)][:, None].to(q.dtype), k
 

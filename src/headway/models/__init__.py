@@ -16,6 +16,14 @@ from headway.models.encoder import EncoderModel, EncoderPreTrainedModel
 from headway.models.heads import EncoderForMaskedLM, EncoderForQuestionAnswering, EncoderForSequenceClassification
 from headway.models.parameters import ParameterCount, parameter_table, pretraining_parameters
 from headway.models.presets import PRESETS, preset
+from headway.models.translation import (
+    TRANSLATION_PRESETS,
+    Decoding,
+    Hypothesis,
+    TranslationConfig,
+    TranslationModel,
+    translation_preset,
+)
 
 AutoConfig.register(EncoderConfig.model_type, EncoderConfig, exist_ok=True)
 AutoModel.register(EncoderConfig, EncoderModel, exist_ok=True)
@@ -25,14 +33,20 @@ AutoModelForQuestionAnswering.register(EncoderConfig, EncoderForQuestionAnswerin
 
 __all__ = [
     "PRESETS",
+    "TRANSLATION_PRESETS",
+    "Decoding",
     "EncoderConfig",
     "EncoderForMaskedLM",
     "EncoderForQuestionAnswering",
     "EncoderForSequenceClassification",
     "EncoderModel",
     "EncoderPreTrainedModel",
+    "Hypothesis",
     "ParameterCount",
+    "TranslationConfig",
+    "TranslationModel",
     "parameter_table",
     "preset",
     "pretraining_parameters",
+    "translation_preset",
 ]

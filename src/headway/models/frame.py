@@ -22,7 +22,8 @@ class Frame:
         *,
         scale: float | None,
         q_len: int,
-        k_len: int,  # differs from q_len where keys are projected along the length
+        k_len: int,  # differs from q_len where keys are projected along the length, cached, or another sequence's
+        q_start: int = 0,  # position of the first query (cached decoding)
         segments: Tensor | None = None,  # (B, L)
         documents: Tensor | None = None,  # (B, L)
         lengths: Tensor | None = None,  # (B,)
@@ -30,7 +31,7 @@ class Frame:
     ) -> None:
         self.encodings = encodings
         self.scale = scale
-        self.q_len, self.k_len = q_len, k_len
+        self.q_len, self.k_len, self.q_start = q_len, k_len, q_start
         self.segments, self.documents = segments, documents
         self.lengths, self.mask = lengths, mask
         self.shared_bias = self._sum([part for part in encodings if part.layer_sets == 1], 0)
@@ -38,12 +39,12 @@ class Frame:
 
     def embed(self, x: Tensor) -> Tensor:
         for part in self.encodings:
-            x = part.embed(x, segments=self._ids(part), documents=self.documents)
+            x = part.embed(x, q_start=self.q_start, segments=self._ids(part), documents=self.documents)
         return x
 
     def rotate(self, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         for part in self.encodings:
-            q, k = part.rotate(q, k, layer=layer, documents=self.documents)
+            q, k = part.rotate(q, k, layer=layer, q_start=self.q_start, documents=self.documents)
         return q, k
 
     def bias(self, layer: int) -> Bias | None:
@@ -52,7 +53,7 @@ class Frame:
     def value_bias(self, layer: int) -> ValueBias | None:
         total: ValueBias | None = None
         for part in self.encodings:
-            term = part.value_bias(layer, self.q_len, self.k_len)
+            term = part.value_bias(layer, self.q_len, self.k_len, self.q_start)
             total = term if total is None else total + term
         return total
 
@@ -60,8 +61,8 @@ class Frame:
         total: Bias | None = None
         for part in parts:
             ids = self._ids(part) if self.k_len == self.q_len else None  # projected keys are of no segment
-            documents = self.documents
-            total = _plus(total, part.bias(layer, self.q_len, self.k_len, segments=ids, documents=documents))
+            term = part.bias(layer, self.q_len, self.k_len, self.q_start, segments=ids, documents=self.documents)
+            total = _plus(total, term)
         return total
 
     def _ids(self, part: Encoding) -> Tensor | None:

@@ -1,0 +1,150 @@
+"""The translation model's configuration: the Transformer's sizes, and where position goes."""
+
+from __future__ import annotations
+
+from dataclasses import field, fields
+from typing import Any, ClassVar
+
+import torch
+from transformers import PreTrainedConfig
+
+from headway.encodings import ENCODINGS, Encoding, encoding, option_names
+from headway.models.config import _check_names
+
+CROSSINGS = ("none", "same")
+NORMS = ("post", "pre")
+
+
+class TranslationConfig(PreTrainedConfig):  # type: ignore[misc]
+    """Sizes and choices of an encoder-decoder; what is not given is Transformer-base (Vaswani et al. 2017, Table 3).
+
+    Args:
+        max_position_embeddings: longest source and target of training; the limit of encodings that do not extend.
+        encoding: a name of `headway.ENCODINGS`, or several joined by "+", in encoder and decoder, each with parameters
+            of its own.
+        sharing: none, head or layer, for all that has parameters per head; the encoding's own default unless given.
+        encoding_options: options of the encoding, such as {"clip": 8}. Buckets of offsets (t5, tupe-rel) are those of
+            one direction in the decoder unless "bidirectional" is given.
+        cross: position in the decoder's attention to the source: none, as Shaw et al. (2018) and T5, or same, the
+            encoding once more between target position i and source position j, for encodings of scores and values.
+        norm: post, LayerNorm after each sum (Vaswani et al. 2017; Shaw et al. 2018, Sec. 2.1), or pre, before each
+            sublayer and once at the end.
+        hidden_dropout_prob: after embeddings and sublayers; the other two as in Vaswani et al. (2017), none.
+        label_smoothing: share of the target's weight that all words have alike.
+        tie_word_embeddings: whether the output's weights are the words' embeddings. Source and target always share
+            theirs: the vocabulary is one.
+        decoder_start_token_id: what the decoder sees first; bos_token_id unless given.
+    """
+
+    model_type: ClassVar[str] = "headway-translation"
+    attribute_map: ClassVar[dict[str, str]] = {"num_hidden_layers": "encoder_layers"}
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+
+    vocab_size: int = 32768
+    hidden_size: int = 512
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    num_attention_heads: int = 8
+    intermediate_size: int = 2048
+    max_position_embeddings: int = 512
+    encoding: str = "sinusoidal"
+    sharing: str | None = None
+    encoding_options: dict[str, Any] = field(default_factory=dict)
+    cross: str = "none"
+    norm: str = "post"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.0
+    activation_dropout_prob: float = 0.0
+    label_smoothing: float = 0.1
+    layer_norm_eps: float = 1e-6
+    tie_word_embeddings: bool = True
+    is_encoder_decoder: bool = True
+    use_cache: bool = True
+    pad_token_id: int = 0
+    bos_token_id: int = 1
+    eos_token_id: int = 2
+    decoder_start_token_id: int | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        _check_names(kwargs, [known.name for known in fields(self)])
+        super().__post_init__(**kwargs)
+        if self.decoder_start_token_id is None:
+            self.decoder_start_token_id = self.bos_token_id
+        self._check_sizes()
+        self._check_tokens()
+        with torch.device("meta"):  # names and options are wrong here or nowhere
+            self.build_encoder(), self.build_decoder(), self.build_cross()
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def decoder_start(self) -> int:
+        assert self.decoder_start_token_id is not None  # given, or bos_token_id
+        return self.decoder_start_token_id
+
+    @property
+    def segments(self) -> str:
+        """Encoders of sentence pairs have segments; here the two sentences are on two sides."""
+        return "none"
+
+    def build_encoder(self) -> Encoding:
+        return self._encoding(self.encoder_layers, self.encoding_options)
+
+    def build_decoder(self) -> Encoding:
+        kinds = [ENCODINGS[name] for name in self.encoding.split("+")]
+        one_way = {"bidirectional": False} if any("bidirectional" in option_names(kind) for kind in kinds) else {}
+        return self._encoding(self.decoder_layers, {**one_way, **self.encoding_options})
+
+    def build_cross(self) -> Encoding | None:
+        """The encoding of the decoder's attention to the source, if it has one."""
+        if self.cross == "none":
+            return None
+        built = self._encoding(self.decoder_layers, self.encoding_options)
+        if not built.places or set(built.places) - {"scores", "values"}:
+            raise NotImplementedError(
+                f"cross: {built.name} acts on {' and '.join(built.places) or 'nothing'}, which relates no target "
+                f"position to a source position. Use cross='none', or an encoding of scores (diet-abs, diet-rel, "
+                f"t5, tisa, alibi, ...)."
+            )
+        return built
+
+    def _encoding(self, layers: int, options: dict[str, Any]) -> Encoding:
+        return encoding(
+            self.encoding,
+            num_layers=layers,
+            num_heads=self.num_attention_heads,
+            head_dim=self.head_dim,
+            max_length=self.max_position_embeddings,
+            sharing=self.sharing,
+            **options,
+        )
+
+    def _check_sizes(self) -> None:
+        sizes = ("vocab_size", "hidden_size", "encoder_layers", "decoder_layers", "num_attention_heads")
+        for name in (*sizes, "intermediate_size", "max_position_embeddings"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}.")
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size: expected a multiple of num_attention_heads ({self.num_attention_heads}), "
+                f"got {self.hidden_size}."
+            )
+        for name, known in (("cross", CROSSINGS), ("norm", NORMS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name}: expected one of {', '.join(known)}, got {getattr(self, name)!r}.")
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing: expected at least 0 and below 1, got {self.label_smoothing}.")
+
+    def _check_tokens(self) -> None:
+        for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 0 <= value < self.vocab_size:
+                raise ValueError(f"{name}: expected 0 to {self.vocab_size - 1} (vocab_size), got {value!r}.")
+        if self.pad_token_id == self.eos_token_id:
+            raise ValueError(
+                f"eos_token_id: expected another token than pad_token_id, got {self.eos_token_id} for both. "
+                f"Padding is no target, and the end of a sentence must be one."
+            )

@@ -1,0 +1,170 @@
+"""The translation model: encoder, decoder and output words, as a transformers model."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+from transformers.utils import can_return_tuple
+
+from headway.models.encoder import EncoderPreTrainedModel
+from headway.models.losses import IGNORED
+from headway.models.translation.config import TranslationConfig
+from headway.models.translation.decoding import Decoding
+from headway.models.translation.hypothesis import Hypothesis
+from headway.models.translation.linear import Linear
+from headway.models.translation.losses import smoothed_cross_entropy
+from headway.models.translation.search import translate
+from headway.models.translation.sides import Decoder, Encoder
+
+
+class TranslationModel(EncoderPreTrainedModel, GenerationMixin):  # type: ignore[misc]
+    """The Transformer (Vaswani et al. 2017) with any encoding in both sides; words in, scores of all words out.
+
+    Sequences are padded on the right. `translate` is the fast way to decode; transformers' `generate` works as well.
+    """
+
+    config_class = TranslationConfig
+    config: TranslationConfig
+    base_model_prefix = "translation"
+    main_input_name = "input_ids"
+    accepts_loss_kwargs = True  # tells transformers' Trainer that forward takes num_items_in_batch
+    _no_split_modules: ClassVar[list[str]] = ["EncoderLayer", "DecoderLayer"]
+    _tied_weights_keys: ClassVar[dict[str, str]] = {"output.weight": "encoder.words.weight"}
+    _keys_to_ignore_on_load_unexpected: ClassVar[set[str]] = set()
+
+    def __init__(self, config: TranslationConfig) -> None:
+        super().__init__(config)
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config)
+        self.output = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Words with standard deviation E^-0.5, which their scaling by E^0.5 makes 1; other layers draw themselves."""
+        if isinstance(module, nn.Embedding | nn.Linear):
+            nn.init.normal_(module.weight, std=self.config.hidden_size**-0.5)
+        elif isinstance(module, Linear):
+            module.reset_parameters()
+        else:
+            super()._init_weights(module)
+
+    @can_return_tuple  # type: ignore[untyped-decorator]
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        use_cache: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+    ) -> Seq2SeqLMOutput:
+        """Scores of all words after each target position, (B, Lt, V), and the loss where there are labels.
+
+        Args:
+            input_ids: (B, Ls) the source; or `encoder_outputs`, what `encoder` gave for it.
+            attention_mask: (B, Ls) ones and then zeros, which are padding. Read on the CPU, where another order
+                raises; elsewhere that would wait for the device, and the number of ones is what counts.
+            decoder_input_ids: (B, Lt) the target from the start token on; made from the labels unless given.
+            decoder_attention_mask: (B, Lt) ones and then zeros. Causal order keeps padding on the right from every
+                word before it, so that this changes nothing where outputs are read.
+            labels: (B, Lt) the words to name, the end token last; -100 and padding count for nothing.
+            past_key_values: keys and values of the positions before decoder_input_ids, which the call adds to.
+            use_cache: whether to return them; as the configuration says unless there are labels.
+            num_items_in_batch: what the sum of losses is divided by, in place of this batch's number of labels.
+            output_attentions: also the weights of all attentions, before dropout; from the plain formula.
+            output_hidden_states: also the layers' inputs and the last output, of both sides.
+        """
+        with_weights = self.config.output_attentions if output_attentions is None else output_attentions
+        with_states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        source = encoder_outputs
+        if source is None:
+            source = self.encoder(input_ids, attention_mask, with_weights, with_states)
+        elif isinstance(source, tuple):
+            source = BaseModelOutput(*source)
+        if decoder_input_ids is None:
+            if labels is None:
+                raise ValueError("decoder_input_ids, labels: expected at least one of them, got neither.")
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        if past_key_values is None and labels is None and not (self.training or use_cache is False):
+            past_key_values = self._new_cache() if use_cache or self.config.use_cache else None
+        decoded = self.decoder(
+            self.encoder.embedded(decoder_input_ids),
+            source.last_hidden_state,
+            attention_mask,
+            decoder_attention_mask,
+            past_key_values,
+            with_weights,
+            with_states,
+        )
+        logits = self.output(decoded.last_hidden_state)
+        loss = None
+        if labels is not None:
+            loss = self._loss(logits, labels, num_items_in_batch)
+        return Seq2SeqLMOutput(
+            loss=loss,
+            logits=logits,
+            past_key_values=past_key_values,
+            decoder_hidden_states=decoded.hidden_states,
+            decoder_attentions=decoded.attentions,
+            cross_attentions=decoded.cross_attentions,
+            encoder_last_hidden_state=source.last_hidden_state,
+            encoder_hidden_states=source.hidden_states,
+            encoder_attentions=source.attentions,
+        )
+
+    def translate(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, **options: Any
+    ) -> list[list[Hypothesis]]:
+        """Translations of each source, (B, Ls) and padded on the right, best first.
+
+        Options are those of `Decoding`: beam=4, length_penalty=0.6, n_best=1, max_length_ratio=1.0, max_length_plus=50,
+        sample=False, temperature=1.0, top_k=None, top_p=None, seed=None. Fastest in half precision (model.bfloat16()).
+        """
+        return translate(self, input_ids, attention_mask, Decoding(**options))
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """The start token, then the labels without the last one."""
+        shifted = labels.roll(1, dims=1)
+        shifted[:, 0] = self.config.decoder_start
+        return shifted.masked_fill(shifted == IGNORED, self.config.pad_token_id)
+
+    def _loss(self, logits: Tensor, labels: Tensor, count: Tensor | int | None) -> Tensor:
+        if labels.shape != logits.shape[:2]:
+            raise ValueError(
+                f"labels: expected {tuple(logits.shape[:2])} (from decoder_input_ids), got {tuple(labels.shape)}."
+            )
+        labels = labels.masked_fill(labels == self.config.pad_token_id, IGNORED)
+        return smoothed_cross_entropy(logits, labels, self.config.label_smoothing, count)
+
+    def _new_cache(self) -> EncoderDecoderCache:
+        return EncoderDecoderCache(DynamicCache(), DynamicCache())
+
+    # What transformers asks of its models.
+
+    def get_encoder(self, modality: str | None = None) -> nn.Module:
+        return self.encoder
+
+    def get_decoder(self) -> nn.Module:
+        return self.decoder
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.encoder.words
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.encoder.words = value
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.output
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        self.output = new_embeddings

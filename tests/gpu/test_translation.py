@@ -1,0 +1,92 @@
+"""Decoding on a GPU, with captured graphs, against the same on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from headway.encodings import ENCODINGS
+from headway.models.translation import TranslationModel, translation_preset
+from headway.models.translation import search as search_module
+from headway.models.translation.stepping import Stepper
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+]
+
+
+def model_of(encoding, **choices):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 200, "hidden_size": 64, "num_attention_heads": 2, "max_position_embeddings": 128}
+    model = TranslationModel(translation_preset("tiny", **{**sizes, "encoding": encoding, **choices})).eval()
+    with torch.no_grad():
+        for parameter in (*model.encoder.encoding.parameters(), *model.decoder.encoding.parameters()):
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+        model.encoder.words.weight[2] = 0.0  # translations reach their limits, beyond the first size of the buffers
+    return model
+
+
+def sources():
+    generator = torch.Generator().manual_seed(1)
+    lengths = torch.tensor([9, 40, 12, 3, 25, 7])
+    mask = (torch.arange(40) < lengths[:, None]).long()
+    return torch.randint(3, 200, (6, 40), generator=generator).masked_fill(mask == 0, 0), mask
+
+
+@pytest.mark.parametrize("name", [*ENCODINGS, "learned+tisa"])
+@pytest.mark.parametrize("beam", [1, 4])
+def test_equal_to_the_cpu_in_float64(name, beam):
+    """float64, so that no rounding decides between two words; graphs are captured in every precision alike."""
+    model, (ids, mask) = model_of(name).double(), sources()
+    exact = model.translate(ids, mask, beam=beam, n_best=beam, max_length_plus=5)
+    found = model.cuda().translate(ids.cuda(), mask.cuda(), beam=beam, n_best=beam, max_length_plus=5)
+    for hypotheses, wanted in zip(found, exact, strict=True):
+        assert [h.tokens for h in hypotheses] == [h.tokens for h in wanted]
+        assert [h.score for h in hypotheses] == pytest.approx([h.score for h in wanted], abs=1e-8)
+
+
+@pytest.mark.parametrize("way", ["half weights", "autocast"])
+@pytest.mark.parametrize("name", ["sinusoidal", "shaw", "diet-rel", "diet-abs", "rope"])
+def test_half_precision(name, way):
+    model, (ids, mask) = model_of(name), sources()
+    exact = model.double().translate(ids, mask, max_length_plus=2)
+    model = model.cuda().to(torch.bfloat16 if way == "half weights" else torch.float32)
+    with torch.autocast("cuda", torch.bfloat16, enabled=way == "autocast"):
+        found = model.translate(ids.cuda(), mask.cuda(), max_length_plus=2)
+    for hypotheses, wanted in zip(found, exact, strict=True):
+        assert hypotheses[0].score == pytest.approx(wanted[0].score, rel=0.03)
+
+
+def test_looking_rarely_changes_nothing(monkeypatch):
+    model, (ids, mask) = model_of("shaw").double().cuda(), (part.cuda() for part in sources())
+    often = model.translate(ids, mask, max_length_plus=3)
+    monkeypatch.setattr(search_module, "LOOK_EVERY", 1000)
+    assert model.translate(ids, mask, max_length_plus=3) == often
+
+
+def test_weights_that_change_are_seen():
+    model, (ids, mask) = model_of("diet-rel").double().cuda(), (part.cuda() for part in sources())
+    before = model.translate(ids, mask, max_length_plus=3)
+    with torch.no_grad():
+        model.decoder.encoding.values.mul_(-1)
+    after = model.translate(ids, mask, max_length_plus=3)
+    assert [h[0].tokens for h in after] != [h[0].tokens for h in before]
+
+
+def test_steps_are_captured():
+    model, (ids, mask) = model_of("t5").cuda(), (part.cuda() for part in sources())
+    seen = []
+    taken = Stepper.__call__
+    try:
+        Stepper.__call__ = lambda self, position: (taken(self, position), seen.append(self.graph is not None))
+        model.translate(ids, mask, max_length_plus=3)
+    finally:
+        Stepper.__call__ = taken
+    assert sum(seen) > len(seen) / 2
+
+
+def test_sampling_repeats_with_its_seed():
+    model, (ids, mask) = model_of("t5").cuda(), [part.cuda() for part in sources()]
+    one, other = (model.translate(ids, mask, sample=True, n_best=3, seed=4, max_length_plus=3) for _ in range(2))
+    assert one == other
