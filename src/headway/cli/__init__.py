@@ -14,6 +14,7 @@ from headway.cli.convert import convert
 from headway.cli.cost import cost
 from headway.cli.finetune import finetune
 from headway.cli.pretrain import pretrain
+from headway.cli.translate import translate
 
 app = typer.Typer(
     name="headway",
@@ -28,6 +29,7 @@ app.command()(convert)
 app.command()(cost)
 app.command()(finetune)
 app.command()(pretrain)
+app.add_typer(translate, name="translate")
 
 
 def main() -> None:

@@ -236,7 +236,8 @@ def test_language_says_what_is_wrong(arguments, error, message):
         (
             {"distance": 4},
             TypeError,
-            "distance: expected a control among min_distance, max_distance, max_words, got 'distance'.",
+            "distance: expected a control among min_distance, max_distance, max_words, min_longest, max_longest, "
+            "got 'distance'.",
         ),
     ],
 )

@@ -59,4 +59,6 @@ def test_encodings_take_their_own_rate():
     set_rate(optimizer, 0.5)
     rates = {id(parameter): group["lr"] for group in optimizer.param_groups for parameter in group["params"]}
     for name, parameter in built.named_parameters():
-        assert rates[id(parameter)] == (5.0 if name.startswith(("encoder.encoding.", "encoder.segments.")) else 0.5), name
+        assert rates[id(parameter)] == (5.0 if name.startswith(("encoder.encoding.", "encoder.segments.")) else 0.5), (
+            name
+        )

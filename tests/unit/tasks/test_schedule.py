@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import get_linear_schedule_with_warmup
 
-from headway.tasks.training.schedule import linear
+from headway.tasks.training.schedule import inverse_square_root, linear
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(40, 0.025), (200, 0.1), (7, 0.5), (10, 0.0), (1, 0.0), (3, 0.99)])
@@ -26,3 +26,12 @@ def test_the_papers_warm_up_ends_at_its_peak():
     rising = round(0.025 * 500_000)
     assert linear(rising, steps=500_000, warmup=0.025, peak=0.0018) == 0.0018
     assert linear(rising - 1, steps=500_000, warmup=0.025, peak=0.0018) < 0.0018
+
+
+@pytest.mark.parametrize(("width", "warmup"), [(512, 4000), (1024, 4000), (64, 1)])
+def test_inverse_square_root_is_equation_3_of_vaswani_et_al(width, warmup):
+    for number in (1, 2, warmup - 1, warmup, warmup + 1, 10 * warmup, 100_000):
+        if number >= 1:
+            wanted = width**-0.5 * min(number**-0.5, number * warmup**-1.5)
+            found = inverse_square_root(number - 1, warmup=warmup, peak=(width * warmup) ** -0.5)
+            assert found == pytest.approx(wanted, rel=1e-12)

@@ -29,24 +29,36 @@ class Controls:
         min_distance: fewest words from the main clause's head noun to its verb; 1 is the next word.
         max_distance: most words, counted the same way; None is no bound.
         max_words: longest sentence, the full stop included; None is no bound.
+        min_longest: fewest words of the longest agreement, over all clauses, from its head noun to its verb.
+        max_longest: most words, counted the same way; None is no bound.
     """
 
     min_distance: int = 1
     max_distance: int | None = None
     max_words: int | None = None
+    min_longest: int = 1
+    max_longest: int | None = None
 
     def __post_init__(self) -> None:
-        require_int("min_distance", self.min_distance, 1)
-        if self.max_distance is not None:
-            require_int("max_distance", self.max_distance, 1)
-            if self.max_distance < self.min_distance:
-                raise ValueError(
-                    f"max_distance: expected at least min_distance={self.min_distance}, "
-                    f"got {self.max_distance}. "
-                    f"Raise max_distance or lower min_distance."
-                )
+        for bound in ("distance", "longest"):
+            least, most = getattr(self, f"min_{bound}"), getattr(self, f"max_{bound}")
+            require_int(f"min_{bound}", least, 1)
+            if most is not None:
+                require_int(f"max_{bound}", most, 1)
+                if most < least:
+                    raise ValueError(
+                        f"max_{bound}: expected at least min_{bound}={least}, got {most}. "
+                        f"Raise max_{bound} or lower min_{bound}."
+                    )
         if self.max_words is not None:
             require_int("max_words", self.max_words, 4)
+
+    def fits(self, sentence: Sentence) -> bool:
+        """Whether the bounds on the whole sentence hold; that on its main clause is met as it is drawn."""
+        longest = max(agreement.distance for agreement in sentence.agreements)
+        return len(sentence.words) <= (self.max_words or inf) and self.min_longest <= longest <= (
+            self.max_longest or inf
+        )
 
     @classmethod
     def named(cls, controls: dict[str, int | None]) -> Controls:
@@ -175,7 +187,7 @@ class Language:
             if (least, most) != (1, None) and not least <= reach(subject, self.lexicon) <= (most or inf):
                 continue
             sentence = realise(sampler.main_clause(subject), self.lexicon)
-            if controls.max_words is None or len(sentence.words) <= controls.max_words:
+            if controls.fits(sentence):
                 return sentence
         raise ValueError(
             f"controls: expected bounds that sentences with max_depth={self.max_depth} can meet, "

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from statistics import median
 
 import torch
 from torch import Tensor
-from transformers.utils import logging
 
 from headway.models import EncoderForMaskedLM
-from headway.storage import atomic_path, read_json, write_json
+from headway.storage import read_json, write_json
 from headway.tasks.pretrain.config import FREE, PretrainConfig
 from headway.tasks.pretrain.text import Prepared, prepared
 from headway.tasks.training import checkpoint
 from headway.tasks.training.loop import Training
 from headway.tasks.training.objective import Batch, MaskedWords
 from headway.tasks.training.processes import Processes
-from headway.tasks.training.runs import RunFolder, writing
+from headway.tasks.training.runs import RunFolder
+from headway.tasks.training.saving import save_model
+from headway.tasks.training.session import begun
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,14 +67,8 @@ def run(
     config = config.resolved(processes.device.type)
     config.optimisation.parts(processes.world)
     folder = RunFolder(Path(config.folder))
-    with ExitStack() as stack, processes.noticing_the_dead(lambda: checkpoint.last_good(folder.checkpoints)):
-
-        def begin() -> bool:
-            stack.enter_context(folder.held())
-            folder.open(config.described(), resume=resume, free=FREE)
-            return folder.finished
-
-        if processes.on_main(begin):
+    with begun(folder, config.described(), processes, resume=resume, free=FREE) as finished:
+        if finished:
             return Result(**{**read_json(folder.result_file), "folder": str(folder.path)})
         return _train(config, folder, processes, progress=progress, tensorboard=tensorboard, fsdp=fsdp)
 
@@ -94,7 +86,7 @@ def _train(
     parameters = model.num_parameters()
     training = Training(
         MaskedWords(model),
-        part=text.part,
+        parts=lambda step, rank, world: text.parts(step, config.optimisation, rank, world),
         evaluate=lambda objective: held_out(objective, text, processes),
         plan=config.optimisation,
         rhythm=config.rhythm,
@@ -108,7 +100,7 @@ def _train(
     tensors = checkpoint.model_tensors(model, wanted=processes.main)
 
     def finish() -> Result:
-        save_model(folder, model, tensors, text)
+        save_model(folder, model, tensors, text.tokenizer)
         result = Result(
             folder=str(folder.path),
             parameters=parameters,
@@ -135,25 +127,3 @@ def held_out(objective: Callable[[Batch, Tensor], Tensor], text: Prepared, proce
         sums += objective({name: processes.moved(value) for name, value in batch.items()}, one)
     loss, named, masked = processes.total(sums).tolist()
     return {"evaluation_loss": loss / masked, "masked_accuracy": named / masked}
-
-
-def save_model(folder: RunFolder, model: EncoderForMaskedLM, tensors: dict[str, Tensor], text: Prepared) -> None:
-    """Model and tokenizer as transformers loads them, in the run's model/."""
-    if folder.model.exists():  # of an attempt that was killed before it wrote its result
-        shutil.rmtree(folder.model)
-    last_good = partial(checkpoint.last_good, folder.checkpoints)
-    with writing(folder.model, last_good), without_bar(), atomic_path(folder.model) as temporary:
-        model.save_pretrained(temporary, state_dict=tensors)
-        text.tokenizer.save_pretrained(temporary)
-
-
-@contextmanager
-def without_bar() -> Iterator[None]:
-    """Without transformers' progress bar, which one file does not need."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()

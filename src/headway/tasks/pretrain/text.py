@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from rich.console import Console
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from headway.data import EvaluationBatches, MlmBatches, Shards, build_shards, open_corpus, train_tokenizer
 from headway.data.text.corpora import Corpus
-from headway.storage import atomic_path, read_json, write_json
+from headway.storage import atomic_path
 from headway.tasks.pretrain.config import PretrainConfig, Text
 from headway.tasks.training.objective import Batch
+from headway.tasks.training.plan import Optimisation
+from headway.tasks.training.preparing import claim, telling
 from headway.tasks.training.processes import Processes
 from headway.tasks.training.runs import writing
 
@@ -38,8 +34,10 @@ class Prepared:
         """On average, without padding."""
         return self.training.shards.num_tokens / len(self.training.shards)
 
-    def part(self, step: int, part: int, parts: int) -> Batch:
-        return _with_lengths(self.training.batch(step, part, parts))
+    def parts(self, step: int, plan: Optimisation, rank: int, world: int) -> list[Batch]:
+        """What a process computes of a step's batch."""
+        count = plan.parts(world)
+        return [_with_lengths(self.training.batch(step, part, count)) for part in plan.mine(rank, world)]
 
     def held_out_part(self, number: int, part: int, parts: int) -> Batch:
         return _with_lengths(self.held_out.batch(number, part, parts))
@@ -76,11 +74,11 @@ def prepared(config: PretrainConfig, own: Path, processes: Processes, *, show: b
 
 def _make(text: Text, folder: Path, *, show: bool) -> None:
     """Tokenizer and shards, unless they are there; interrupted, it goes on."""
-    _claim(folder, {name: value for name, value in asdict(text).items() if name not in NOT_IN_DATA})
+    claim(folder, {name: value for name, value in asdict(text).items() if name not in NOT_IN_DATA})
     if (folder / "shards" / "index.json").exists():
         return
     corpora = [_corpus(source, text) for source in text.corpus]
-    with _telling(show) as tell:
+    with telling(show) as tell:
         if (folder / "tokenizer").exists():
             tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
         elif text.tokenizer is None:
@@ -99,16 +97,6 @@ def _make(text: Text, folder: Path, *, show: bool) -> None:
             validation=text.validation,
             progress=lambda documents, tokens: tell(f"cutting text: {documents:,} documents, {tokens:,} tokens"),
         )
-
-
-def _claim(folder: Path, wanted: dict[str, Any]) -> None:
-    """Write down what the data are made of; what an earlier attempt made of something else goes."""
-    wanted = json.loads(json.dumps(wanted))
-    record = folder / "text.json"
-    if folder.exists() and not (record.exists() and read_json(record) == wanted):
-        shutil.rmtree(folder)
-    if not record.exists():
-        write_json(record, wanted)
 
 
 def _corpus(source: str, text: Text) -> Corpus:
@@ -136,14 +124,3 @@ def _with_lengths(batch: Batch) -> Batch:
     if "attention_mask" in batch:
         batch["lengths"] = batch.pop("attention_mask").sum(1)
     return batch
-
-
-@contextmanager
-def _telling(show: bool) -> Iterator[Callable[[str], None]]:
-    """A line on the terminal that says what is being done; elsewhere nothing."""
-    console = Console(stderr=True)
-    if not show or not console.is_terminal:
-        yield lambda said: None
-        return
-    with console.status("") as status:
-        yield lambda said: status.update(said)

@@ -20,6 +20,8 @@ SHOWN = {
     "evaluation_loss": ".3f",
     "masked_accuracy": ".1%",
     "score": ".1%",
+    "bleu": ".1f",
+    "exact_match": ".1%",
 }
 
 

@@ -21,49 +21,57 @@ from headway.tasks.training import checkpoint
 from headway.tasks.training.journal import Journal
 from headway.tasks.training.meter import Meter, Reading
 from headway.tasks.training.objective import Batch, Objective
-from headway.tasks.training.optimizer import adamw
-from headway.tasks.training.plan import Optimisation, Rhythm
+from headway.tasks.training.optimizer import set_rate
+from headway.tasks.training.plan import Rhythm, Steps
 from headway.tasks.training.prefetch import prefetched
 from headway.tasks.training.processes import Processes, accumulating, spread
 from headway.tasks.training.runs import RunFolder, RunStopped
-from headway.tasks.training.schedule import linear
+from headway.tasks.training.snapshots import Snapshots
 
 
 class Training:
     """A run in progress: put back to its last checkpoint when it is made, and taken on from there by `run`.
 
     Args:
-        part: (step, part, parts) -> one of several equal parts of a step's batch, which depends on the step alone.
+        parts: (step, rank, world) -> the batches that a process computes in a step. Those of all processes together
+            depend on the step alone; each process has as many.
         evaluate: numbers by name, from the objective; called in all processes, with dropout off.
         tokens: of a step, for the speed that is reported.
+        dynamic: whether shapes differ from batch to batch, for the compiler.
+        snapshots: weights to keep beside the checkpoints.
     """
 
     def __init__(
         self,
         objective: Objective,
         *,
-        part: Callable[[int, int, int], Batch],
+        parts: Callable[[int, int, int], list[Batch]],
         evaluate: Callable[[Callable[[Batch, Tensor], Tensor]], dict[str, float]],
-        plan: Optimisation,
+        plan: Steps,
         rhythm: Rhythm,
         tokens: float,
         seed: int,
         folder: RunFolder,
         processes: Processes,
         fsdp: bool = False,
+        dynamic: bool = False,
+        snapshots: Snapshots | None = None,
     ) -> None:
-        self.part, self.evaluate_with, self.tokens = part, evaluate, tokens
+        self.parts, self.evaluate_with, self.tokens = parts, evaluate, tokens
         self.plan, self.rhythm, self.seed = plan, rhythm, seed
         self.folder, self.processes = folder, processes
         self.objective = objective
         self.spread = spread(objective, processes, fsdp=fsdp)
-        self.forward = torch.compile(self.spread, dynamic=False) if plan.compile else self.spread
-        self.optimizer = adamw(objective, weight_decay=plan.weight_decay)
+        self.forward = torch.compile(self.spread, dynamic=dynamic) if plan.compile else self.spread
+        self.optimizer = plan.optimizer(objective)
         saved = checkpoint.load(folder.checkpoints, objective, self.optimizer) or {"step": 0}
         self.start: int = saved["step"]
         self.seconds: float = saved.get("seconds", 0.0)  # spent on steps, over all attempts
         self.last: dict[str, float] = saved.get("last", {})  # what was logged last, by name
         self.meter = Meter(processes, **saved.get("meter", {}))
+        self.snapshots = snapshots
+        if snapshots is not None:
+            snapshots.best = saved.get("best")
 
     def run(self, *, show: bool = True, tensorboard: bool = False) -> dict[str, float]:
         """Take the remaining steps; return what was logged last, by name."""
@@ -89,8 +97,7 @@ class Training:
 
     def _batch(self, step: int) -> tuple[list[Batch], Tensor]:
         """This process's parts of a step's batch, and how many items there are in them. Runs on a thread."""
-        mine = range(self.processes.rank * self.plan.accumulate, (self.processes.rank + 1) * self.plan.accumulate)
-        parts = [self.part(step, index, self.plan.parts(self.processes.world)) for index in mine]
+        parts = self.parts(step, self.processes.rank, self.processes.world)
         count = torch.stack([self.objective.count(part) for part in parts]).sum()
         if self.processes.device.type == "cuda":  # pinned memory is copied while the device computes
             return [{name: value.pin_memory() for name, value in part.items()} for part in parts], count.pin_memory()
@@ -105,13 +112,12 @@ class Training:
             seed_dropout(self.processes.device, seed_of(self.seed, step, self.processes.rank, index))
             batch = {name: self.processes.moved(value) for name, value in part.items()}
             with accumulating(self.spread, last=index == len(parts) - 1):
-                with self._precision():
+                with self.precision():
                     share = self.forward(batch, count)
                 share.backward()
             loss += share.detach()
-        norm = nn.utils.clip_grad_norm_(self.objective.parameters(), self.plan.clip)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self._rate(step)
+        norm = nn.utils.clip_grad_norm_(self.objective.parameters(), self.plan.clip or math.inf)
+        set_rate(self.optimizer, self.plan.rate(step))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.meter.add(step, loss, norm.full_tensor() if isinstance(norm, DTensor) else norm)
@@ -123,19 +129,16 @@ class Training:
             yield
         except torch.OutOfMemoryError as error:
             raise RunStopped(
-                f"memory: expected a step to fit, got: {str(error).splitlines()[0]} Compute it in more parts, with "
-                f"--accumulate {2 * self.plan.accumulate}; a run can be resumed with that. {self._left()}"
+                f"memory: expected a step to fit, got: {str(error).splitlines()[0]} {self.plan.lighter()} "
+                f"{self._left()}"
             ) from error
         except ValueError as error:  # on a CPU, attention refuses a bias that is not finite
             if self.meter.broken_step() is not None:
                 raise self._diverged() from error
             raise
 
-    def _rate(self, step: int) -> float:
-        plan = self.plan
-        return linear(step, steps=plan.steps, warmup=plan.warmup, peak=plan.learning_rate)
-
-    def _precision(self) -> torch.autocast:
+    def precision(self) -> torch.autocast:
+        """In which forward passes run."""
         return torch.autocast(self.processes.device.type, torch.bfloat16, enabled=bool(self.plan.bf16))
 
     def _log(self, done: int) -> None:
@@ -148,7 +151,7 @@ class Training:
             done,
             loss=reading.loss,
             gradient_norm=reading.gradient_norm,
-            learning_rate=self._rate(done - 1),
+            learning_rate=self.plan.rate(done - 1),
             tokens_per_second=steps * self.tokens / seconds,
             seconds=self.seconds,
         )
@@ -165,8 +168,8 @@ class Training:
         assert step is not None
         return RunStopped(
             f"loss: expected finite losses and gradients, got NaN or infinity at step {step + 1} (learning rate "
-            f"{self._rate(step):.3g}). {self._left()} A lower learning rate, a longer warm-up or --no-bf16 may help; "
-            f"each is a new run."
+            f"{self.plan.rate(step):.3g}). {self._left()} A lower learning rate, a longer warm-up or --no-bf16 may "
+            f"help; each is a new run."
         )
 
     def _left(self) -> str:
@@ -175,7 +178,7 @@ class Training:
     @torch.no_grad()
     def _evaluate(self, done: int) -> None:
         self._checked()
-        with self._off_the_clock(), self._precision():
+        with self._off_the_clock(), self.precision():
             self.spread.eval()
             found = self.evaluate_with(self.forward)
             self.spread.train()
@@ -189,13 +192,20 @@ class Training:
         with self._off_the_clock():
             state = {"seconds": self.seconds, "last": self.last, "meter": self.meter.saved()}
             tensors = checkpoint.model_tensors(self.objective, wanted=self.processes.main)
+            if self.snapshots is not None:
+                evaluated = self.last["evaluation_loss"] if self._due(done, self.rhythm.evaluate) else None
+                state["best"] = self.snapshots.judge(done, evaluated)
             moments = checkpoint.optimizer_tensors(self.objective, self.optimizer, wanted=self.processes.main)
 
             def write() -> None:
                 assert self.journal is not None  # the main process has one
                 self.journal.sync()
+                if self.snapshots is not None:
+                    self.snapshots.save(done, tensors)
                 checkpoint.save(self.folder.checkpoints, done, tensors, moments, state)
                 checkpoint.prune(self.folder.checkpoints, self.rhythm.keep)
+                if self.snapshots is not None:
+                    self.snapshots.prune(done)
 
             self.processes.on_main(write)
 

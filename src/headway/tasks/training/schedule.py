@@ -15,3 +15,15 @@ def linear(step: int, *, steps: int, warmup: float, peak: float) -> float:
     if step < rising:
         return peak * step / rising
     return peak * max(0, steps - step) / max(1, steps - rising)
+
+
+def inverse_square_root(step: int, *, warmup: int, peak: float) -> float:
+    """Up to `peak` in `warmup` steps, then down with the square root of the steps taken.
+
+    Paper:    Vaswani et al. (2017), Eq. (3), where peak = (d_model * warmup)^-0.5
+    Formula:  peak * min((warmup / s)^0.5, s / warmup)
+    Symbols:  s -> step + 1, step_num
+    Checked:  tests/unit/tasks/test_schedule.py
+    """
+    taken = step + 1
+    return peak * float(min((warmup / taken) ** 0.5, taken / warmup))
