@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from headway.attention.call import Explanation, attention, explain
     from headway.analysis import Measures, analyze
+    from headway.attention.call import Explanation, attention, explain
     from headway.bias import (
         Bias,
         Dense,
