@@ -114,6 +114,22 @@ def test_the_built_in_language():
     assert list(open_corpus("builtin:12")) == list(open_corpus("builtin:12:0")) != documents
 
 
+def test_the_built_in_languages_say_the_same():
+    english, invented, verb_final = (
+        [sentence for document in open_corpus(f"builtin:40:1:{name}") for sentence in document]
+        for name in ("english", "invented", "verb-final")
+    )
+    language = Language()
+    said = [sentence for document in language.documents(8, seed=1) for sentence in document]
+    assert english == [sentence.text for sentence in said]
+    assert verb_final == [" ".join(language.verb_final(sentence)) for sentence in said]
+    assert [len(sentence.split()) for sentence in invented] == [len(sentence.split()) for sentence in english]
+    for name, sentences in (("invented", invented), ("verb-final", verb_final)):
+        words = {word for sentence in sentences for word in sentence.split()}
+        assert words <= set(open_corpus(f"builtin:1:{name}").vocabulary)
+    assert not set(open_corpus("builtin:1:verb-final").vocabulary) & set(language.vocabulary) - {"."}
+
+
 LATIN1 = "gut\nschön\n".encode("latin1")
 BAD = {
     "latin1.txt": (
@@ -175,7 +191,7 @@ def test_bad_sources(tmp_path):
     for source in ("hub:", "hub:a:b:c:d"):
         with pytest.raises(ValueError, match="expected hub:NAME"):
             open_corpus(source)
-    for source in ("builtin:many", "builtin:1:2:3", "builtin:-5"):
+    for source in ("builtin:many", "builtin:1:2:3", "builtin:-5", "builtin:1:2:french"):
         with pytest.raises(ValueError, match="expected builtin"):
             open_corpus(source)
     with pytest.raises(ValueError, match="sentences: expected an integer of at least 1, got 0"):

@@ -12,6 +12,7 @@ from typing import Any
 from headway.data.language.language import Language, require_int
 from headway.data.text.readers import COMPRESSED, READERS, Document, Problems, bounded, read_hub
 
+BUILTIN_LANGUAGES = ("english", "invented", "verb-final")
 BUILTIN_SENTENCES = 100_000
 BUILTIN_DOCUMENT = 5  # sentences
 FINGERPRINT_BYTES = 1 << 16
@@ -52,7 +53,11 @@ class Corpus:
     @property
     def vocabulary(self) -> tuple[str, ...]:
         """Every word that can occur, where that is known: in the built-in language."""
-        return Language().vocabulary if self.source.split(":")[0] == "builtin" else ()
+        if self.source.split(":")[0] != "builtin":
+            return ()
+        language = _builtin_parts(self.source)[2]
+        spoken = _spoken(language)
+        return spoken.counterpart_vocabulary if language == "verb-final" else spoken.vocabulary
 
     def fingerprint(self) -> list[list[Any]]:
         """What the documents depend on, cheap to work out: names, sizes, and hashes of both ends of each file."""
@@ -72,7 +77,8 @@ def open_corpus(
             document a line), both also with .gz or .xz after it, or in .parquet (a document a row);
             a folder of such files, read in the order of their sorted paths;
             "hub:NAME[:CONFIG[:SPLIT]]", streamed with the `datasets` library, split "train" unless said;
-            "builtin[:SENTENCES[:SEED]]", documents of five sentences of the built-in language.
+            "builtin[:SENTENCES[:SEED]][:LANGUAGE]", documents of five sentences of the built-in language: english (its
+            words), invented (the same order, other words) or verb-final (its counterpart), english unless said.
         language: under which name to count the text, where several languages are mixed.
         text_field: the field of jsonl, parquet and Hub rows that holds the text.
         on_error: "raise" stops at the first bad line and names it; "skip" leaves bad lines out and counts them.
@@ -142,19 +148,32 @@ def _hub_parts(source: str) -> tuple[str, str | None, str]:
     return name, config or None, split or "train"
 
 
-def _builtin_parts(source: str) -> tuple[int, int]:
+def _builtin_parts(source: str) -> tuple[int, int, str]:
+    """Sentences, seed and language of a built-in source."""
     _, *numbers = source.split(":")
+    language = numbers.pop() if numbers and numbers[-1] in BUILTIN_LANGUAGES else BUILTIN_LANGUAGES[0]
     if len(numbers) > 2 or not all(number.isascii() and number.isdigit() for number in numbers):
-        raise ValueError(f"source: expected builtin[:SENTENCES[:SEED]], got {source!r}. Write builtin:100000:0.")
+        raise ValueError(
+            f"source: expected builtin[:SENTENCES[:SEED]][:LANGUAGE] with a language among "
+            f"{', '.join(BUILTIN_LANGUAGES)}, got {source!r}. Write builtin:100000:0."
+        )
     sentences, seed = [*(int(number) for number in numbers), *(BUILTIN_SENTENCES, 0)[len(numbers) :]]
     require_int("source: sentences", sentences, 1)
-    return sentences, seed
+    return sentences, seed, language
 
 
-def _builtin(sentences: int, seed: int) -> Iterator[Document]:
-    left = sentences
-    for document in Language().documents(-(-sentences // BUILTIN_DOCUMENT), seed=seed, sentences=BUILTIN_DOCUMENT):
-        yield from bounded([sentence.text for sentence in document[:left]])
+def _spoken(language: str) -> Language:
+    return Language(words="invented" if language == "invented" else "english")
+
+
+def _builtin(sentences: int, seed: int, language: str) -> Iterator[Document]:
+    spoken, left = _spoken(language), sentences
+    for document in spoken.documents(-(-sentences // BUILTIN_DOCUMENT), seed=seed, sentences=BUILTIN_DOCUMENT):
+        of_document = document[:left]
+        if language == "verb-final":
+            yield from bounded([" ".join(spoken.verb_final(sentence)) for sentence in of_document])
+        else:
+            yield from bounded([sentence.text for sentence in of_document])
         left -= BUILTIN_DOCUMENT
 
 
