@@ -14,7 +14,7 @@ setup: .venv/ready
 	touch $@
 
 demo: setup
-	$(BIN)/python -m examples.compare_encodings
+	$(BIN)/headway study quick
 
 # One process a core, one thread a process; tests of one file stay together.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$(nproc 2>/dev/null || echo 2)

@@ -14,6 +14,7 @@ from headway.cli.convert import convert
 from headway.cli.cost import cost
 from headway.cli.finetune import finetune
 from headway.cli.pretrain import pretrain
+from headway.cli.study import report, study
 from headway.cli.translate import translate
 
 app = typer.Typer(
@@ -29,7 +30,9 @@ app.command()(convert)
 app.command()(cost)
 app.command()(finetune)
 app.command()(pretrain)
+app.command()(study)
 app.add_typer(translate, name="translate")
+app.command()(report)
 
 
 def main() -> None:

@@ -1,0 +1,125 @@
+"""`headway study` and `headway report`: many jobs to one table, and the table to a page."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from headway.study.executors import Executor
+    from headway.study.study import Study
+
+NAMES = (
+    "quick, glue, glue-segments, glue-sharing, xtreme, xtreme-ablation, long-range, translation, shaw-translation, "
+    "shaw-clip, shaw-parts, tisa-beside, tisa-alone, cost, parameters"
+)
+
+
+def study(
+    plan: Annotated[str, typer.Argument(help=f"{NAMES}; or a Python file of your own with a function plan.")],
+    size: Annotated[
+        str, typer.Option(help="quick (built-in language, minutes), gpu (under an hour on one), paper (as published).")
+    ] = "quick",
+    data: Annotated[
+        str | None, typer.Option(help="Folder with corpus/, glue/, xtreme/, translation/, for sizes gpu and paper.")
+    ] = None,
+    out: Annotated[str | None, typer.Option(help="Folder of the study; else studies/PLAN-SIZE.")] = None,
+    store: Annotated[
+        str | None, typer.Option(help="Folder of jobs, which several studies may share; else jobs/ in --out.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Jobs at once; else one a core, or one a GPU.")] = None,
+    jobs_per_gpu: Annotated[int, typer.Option(help="Jobs that share a GPU.")] = 1,
+    executor: Annotated[
+        str, typer.Option(help="local, or ray: all machines of a Ray cluster that is running.")
+    ] = "local",
+    cpu: Annotated[bool, typer.Option("--cpu", help="Leave GPUs alone.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the jobs, their time and disk; do nothing.")
+    ] = False,
+) -> None:
+    """Run a study: pretraining, fine-tuning, translation, analysis and cost of many encodings; then write its report.
+
+    Every job is a folder named by a hash of its configuration. What is done is never done again: killed at any moment,
+    or changed, the study goes on with the same command. A job that fails is reported and stops no other.
+
+    \b
+    Examples:
+      headway study quick
+      headway study glue --size gpu --data data --dry-run
+      headway study myplan.py --out studies/mine --store studies/jobs --jobs 4
+    """
+    from headway.cli.failures import told
+
+    with told():
+        from rich.console import Console
+
+        from headway.study.executors import cores
+        from headway.study.plans import find_plan
+        from headway.study.study import Study
+
+        found = find_plan(plan, size, data)
+        gpus = [] if cpu else _gpus()
+        folder = Path(out or f"studies/{found.name}-{found.size}")
+        asked = Study(found, folder, store=None if store is None else Path(store), gpu=bool(gpus))
+        slots = jobs if jobs is not None else len(gpus) * jobs_per_gpu or cores()
+        if dry_run:
+            typer.echo("\n".join(asked.outline(slots)))
+            return
+        with _executor(executor, slots, gpus, jobs_per_gpu) as where:
+            results = _done(asked, where, Console(stderr=True))
+        _reported(asked.out)
+        if any(job["state"] != "done" for job in results["jobs"]):
+            raise typer.Exit(1)
+
+
+def report(
+    study: Annotated[str, typer.Argument(help="Folder of a study, finished or not.")],
+) -> None:
+    """Write the report of a study from its saved results: a page, CSV, Markdown and LaTeX tables; print the table.
+
+    Example: headway report studies/quick-quick
+    """
+    from headway.cli.failures import told
+
+    with told():
+        _reported(Path(study))
+
+
+def _gpus() -> list[str]:
+    """GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    import torch
+
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [str(number) for number in range(torch.cuda.device_count())]
+    return names if given is None else given.split(",")[: len(names)]
+
+
+def _executor(name: str, slots: int, gpus: list[str], jobs_per_gpu: int) -> Executor:
+    from headway.study.executors import LocalExecutor, RayExecutor
+
+    if name == "local":
+        return LocalExecutor(slots, gpus)
+    if name == "ray":
+        return RayExecutor(jobs_per_gpu=jobs_per_gpu)
+    raise ValueError(f"executor: expected local or ray, got {name!r}.")
+
+
+def _done(asked: Study, where: Executor, console: Any) -> dict[str, Any]:
+    try:
+        return asked.run(where, console=console, command=shlex.join(["headway", *sys.argv[1:]]))
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; the same command goes on with what is in {asked.store.path}", err=True)
+        raise typer.Exit(130) from None
+
+
+def _reported(folder: Path) -> None:
+    from rich.console import Console
+
+    from headway.report.study import report_study
+
+    report_study(folder, Console())

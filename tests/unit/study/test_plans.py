@@ -1,0 +1,177 @@
+"""Every plan at every size: it builds, its rows are what the papers' are, its figures are consistent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import fmean
+
+import pytest
+
+from headway.study.graph import jobs
+from headway.study.job import Store
+from headway.study.plan import Column, Plan, Row
+from headway.study.plans import PLANS, find_plan
+from headway.study.plans.cost_tables import TABLE_6
+from headway.study.plans.glue_tables import TABLE_2, TABLE_8, TABLE_9
+from headway.study.plans.xtreme_tables import TABLE_3, TABLE_5
+from headway.study.runner import Runner
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    root = tmp_path_factory.mktemp("data")
+    (root / "corpus").mkdir()
+    for language in ("en", "de"):
+        (root / "corpus" / f"{language}-text.txt").write_text("one two three\n")
+    return str(root)
+
+
+@pytest.mark.parametrize("size", ["quick", "gpu", "paper"])
+@pytest.mark.parametrize("name", [name for name in PLANS if name != "quick"])
+def test_every_plan_builds_at_every_size(name, size, data, tmp_path):
+    plan = find_plan(name, size, data)
+    assert (plan.name, plan.size) == (name, size)
+    planned = jobs(plan)
+    runner = Runner([each.job for each in planned], Store(tmp_path))  # raises where a need does not stand before
+    filled = {each.row for each in planned if each.row} or {row.name for row in plan.rows}  # the cost of all is one job
+    assert filled == {row.name for row in plan.rows}
+    assert len(runner.all) <= len(planned)
+    if size == "paper" and not name.startswith("tisa"):  # its tables are not at hand, and its recipe is another
+        assert any(row.published for row in plan.rows)
+
+
+def test_the_main_job_has_what_it_promises():
+    plan = find_plan("quick")
+    assert len(plan.rows) >= 10
+    assert {column.source for column in plan.columns} == {"pretrain", "finetune", "translate"}
+    assert all(len(config.grid.seeds) >= 3 for config in plan.finetune.values())
+    assert {row.place for row in plan.rows} == {"nowhere", "input", "per-head"}
+    kinds = {each.job.kind for each in jobs(plan)}
+    assert kinds == {"text", "simple", "pretrain", "finetune", "pairs", "translate", "analyse", "cost"}
+
+
+@pytest.mark.parametrize("rows", [TABLE_2, TABLE_8, TABLE_9])
+def test_published_averages_of_glue_are_averages(rows):
+    """Of the seven numbers; the paper rounds them."""
+    for row in rows:
+        found = dict(row.published)
+        average = found.pop("Avg")
+        assert fmean(found.values()) == pytest.approx(average, abs=0.11), row.name
+
+
+def test_published_averages_of_xtreme_are_averages():
+    """One line of the paper is 0.16 beside its own average."""
+    off = {}
+    for row in (*TABLE_3, *TABLE_5):
+        found = dict(row.published)
+        average = found.pop("Avg")
+        if fmean(found.values()) != pytest.approx(average, abs=0.11):
+            off[row.name] = round(average - fmean(found.values()), 2)
+    assert off == {"DIET-REL, share heads": -0.16}
+
+
+def test_lines_that_stand_in_two_tables_have_the_same_figures():
+    for one, two in ((TABLE_2, TABLE_8), (TABLE_8, TABLE_9), (TABLE_3, TABLE_5)):
+        both = {row.name: row for row in one}
+        for row in two:
+            if row.name in both:
+                assert row == both[row.name]
+
+
+def test_parameters_are_counted_as_the_paper_counts():
+    from headway.study.kinds import parameters
+
+    plan = find_plan("parameters")
+    for each, (_, english, many) in zip(jobs(plan), TABLE_6, strict=True):
+        if each.row == "Shaw et al.":
+            continue
+        found = parameters(each.job.config, {}, None)["millions"]
+        assert found["English"] == pytest.approx(english, abs=0.06)
+        assert found["multilingual"] == pytest.approx(many, abs=0.06)
+
+
+def test_equal_work_of_two_plans_is_one_job():
+    """Segments come in with fine-tuning, so both rows begin with one pretraining; other plans share it too."""
+    glue, ablation = (
+        {each.job.key: each.job for each in jobs(find_plan(name)) if each.job.kind == "pretrain"}
+        for name in ("glue", "xtreme-ablation")
+    )
+    assert len(glue) == 8
+    assert glue.keys() & ablation.keys()
+
+
+def test_a_changed_recipe_is_another_job():
+    plan = find_plan("quick")
+    other = replace(plan, pretrain=replace(plan.pretrain, seed=1), seeds=(1,))
+    keys, others = ({each.job.key for each in jobs(each)} for each in (plan, other))
+    shared = {key.split("-")[0] for key in keys & others}
+    assert shared == {"text", "simple", "pairs", "cost"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"rows": (Row(name="a", encoding="none"), Row(name="a", encoding="none"))},
+            "rows: expected at least one, and",
+        ),
+        ({"baseline": "b"}, "baseline: expected some of a, got b"),
+        (
+            {"columns": (Column(name="x", source="finetune", task="rte"),)},
+            r"task of x: expected some of \(none\), got rte",
+        ),
+        (
+            {"rows": (Row(name="a", encoding="none", published={"y": 1.0}),)},
+            "published of a: expected some of x, got y",
+        ),
+        ({"pretrain": None}, "pretrain: expected a recipe, for column x"),
+    ],
+)
+def test_a_wrong_plan_is_named(change, message):
+    made = find_plan("quick")
+    right = Plan(
+        name="p",
+        size="quick",
+        title="t",
+        rows=(Row(name="a", encoding="none"),),
+        columns=(Column(name="x", source="pretrain", value="loss"),),
+        baseline="a",
+        pretrain=made.pretrain,
+    )
+    with pytest.raises(ValueError, match=message):
+        replace(right, **change)
+
+
+def test_an_unknown_encoding_lists_all():
+    with pytest.raises(ValueError, match=r"encoding: expected one of none, sinusoidal, .*got 'diet-real'\. Did"):
+        Row(name="a", encoding="diet-real")
+
+
+def test_plans_of_users_are_files(tmp_path):
+    path = tmp_path / "mine.py"
+    with pytest.raises(FileNotFoundError, match="expected a Python file, got"):
+        find_plan(str(path))
+    path.write_text("x = 1")
+    with pytest.raises(ValueError, match=r"to define plan\(size, data\), got no such function"):
+        find_plan(str(path))
+    path.write_text("1 / 0")
+    with pytest.raises(ValueError, match="to run, got ZeroDivisionError"):
+        find_plan(str(path))
+    path.write_text("def plan(size, data): return 3")
+    with pytest.raises(TypeError, match=r"to return a headway.study.plan.Plan, got int"):
+        find_plan(str(path))
+    path.write_text("from headway.study.plans import find_plan\ndef plan(size, data): return find_plan('cost', size)")
+    assert find_plan(str(path)).name == "cost"
+
+
+def test_names_and_folders_are_checked(tmp_path):
+    with pytest.raises(ValueError, match=r"plan: expected one of quick, glue, .*got 'glu'"):
+        find_plan("glu")
+    with pytest.raises(ValueError, match="size: expected one of quick, gpu, paper, got 'huge'"):
+        find_plan("glue", "huge")
+    with pytest.raises(FileNotFoundError, match="data: expected a folder"):
+        find_plan("glue", "gpu", str(tmp_path / "none"))
+    with pytest.raises(ValueError, match=r"data: expected a folder with corpus/.*Pass --data"):
+        find_plan("glue", "gpu")
+    with pytest.raises(FileNotFoundError, match=r"expected text in .*corpus"):
+        find_plan("glue", "gpu", str(tmp_path))

@@ -1,0 +1,190 @@
+"""The runner: order, isolation of failures, and nothing lost or done twice, whatever is killed when."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from headway.study.executors import LocalExecutor
+from headway.study.job import Store
+from headway.study.runner import Runner
+
+
+def run(jobs, path, slots=2, **rest):
+    runner = Runner(jobs, Store(path), **rest)
+    with LocalExecutor(slots) as executor:
+        runner.run(executor)
+    return runner
+
+
+def states(runner):
+    return {progress.job.label: progress.state for progress in runner.all.values()}
+
+
+def lines(path, job, name):
+    file = path / job.key / name
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def test_jobs_follow_their_needs(fakes, job, tmp_path):
+    began = []
+    first = job("first")
+    left, right = job("left", [first]), job("right", [first])
+    last = job("last", [left, right])
+
+    def told(progress):
+        if progress is not None and progress.state == "running":
+            began.append(progress.job.label)
+
+    runner = run([first, left, right, last], tmp_path / "jobs", told=told)
+    assert set(states(runner).values()) == {"done"}
+    assert began[0] == "first" and began[-1] == "last"
+    assert runner.all[last.key].result == {"name": "last", "value": 0.0}
+    assert "begins, process" in (tmp_path / "jobs" / last.key / "log.txt").read_text()
+
+
+def test_what_is_done_is_not_done_again_in_any_study(fakes, job, tmp_path):
+    jobs = [job("a"), job("b")]
+    run(jobs, tmp_path / "jobs")
+    again = run([*jobs, job("c", jobs)], tmp_path / "jobs")
+    assert set(states(again).values()) == {"done"}
+    assert [progress.earlier for progress in again.all.values()] == [True, True, False]
+    assert all(len(lines(tmp_path / "jobs", each, "attempts")) == 1 for each in jobs)
+
+
+def test_equal_jobs_are_one(fakes, job, tmp_path):
+    runner = run([job("a"), job("a")], tmp_path / "jobs")
+    assert len(runner.all) == 1
+    assert job("a", seconds=1).key != job("a").key
+
+
+def test_a_failure_is_told_with_its_log_and_stops_nobody_else(fakes, job, tmp_path):
+    said = []
+    bad = job("bad", fails=True)
+    after, later = job("after", [bad]), None
+    later = job("later", [after])
+    good = job("good")
+    runner = run([bad, after, later, good], tmp_path / "jobs", say=said.append)
+    assert states(runner) == {"bad": "failed", "after": "skipped", "later": "skipped", "good": "done"}
+    assert str(tmp_path / "jobs" / bad.key / "log.txt") in said[0]
+    assert "a line of its log" in said[0] and "ValueError: the reason of bad" in said[0]
+    assert runner.all[after.key].why == "needs bad, which failed"
+    assert runner.all[later.key].why == "needs after, which skipped"
+    assert not (tmp_path / "jobs" / bad.key / "result.json").exists()
+    run([bad], tmp_path / "jobs")
+    assert len(lines(tmp_path / "jobs", bad, "attempts")) == 2  # a new study tries again
+
+
+def test_needs_must_stand_before(job, tmp_path):
+    first = job("first")
+    with pytest.raises(ValueError, match="needs of second: expected jobs that stand before it, got first"):
+        Runner([job("second", [first]), first], Store(tmp_path))
+
+
+def test_jobs_that_measure_time_run_alone_and_last(fakes, job, tmp_path):
+    from dataclasses import replace
+
+    running, crowds = set(), []
+
+    def told(progress):
+        if progress is None:
+            return
+        (running.add if progress.state == "running" else running.discard)(progress.job.label)
+        if "alone" in running:
+            crowds.append(set(running))
+
+    alone = replace(job("alone", seconds=0.1), alone=True)
+    others = [job(f"other {number}", seconds=0.1) for number in range(3)]
+    runner = run([alone, *others], tmp_path / "jobs", told=told)
+    assert set(states(runner).values()) == {"done"}
+    assert crowds == [{"alone"}]
+
+
+def test_an_unreadable_result_is_named_and_done_again(fakes, job, tmp_path):
+    one, two = job("one"), job("two")
+    run([one, two], tmp_path / "jobs")
+    (tmp_path / "jobs" / one.key / "result.json").write_text('{"key": "one", "resu')
+    (tmp_path / "jobs" / two.key / "result.json").write_text(json.dumps({"key": "other", "result": {}}))
+    said = []
+    runner = run([one, two], tmp_path / "jobs", say=said.append)
+    assert set(states(runner).values()) == {"done"}
+    assert f"{tmp_path / 'jobs' / one.key / 'result.json'}: expected JSON" in said[0]
+    assert f"expected the result of {two.key}, got something else" in said[1]
+    assert len(list((tmp_path / "jobs" / one.key).glob("result.unreadable-*.json"))) == 1
+    assert len(lines(tmp_path / "jobs", one, "attempts")) == 2
+
+
+def test_a_killed_job_is_failed_and_the_next_ones_go_on(fakes, job, tmp_path):
+    slow, quick = job("slow", seconds=60), job("quick", seconds=0.3)
+    runner = Runner([slow, quick], Store(tmp_path / "jobs"))
+    killed = []
+
+    def told(progress):
+        attempts = lines(tmp_path / "jobs", slow, "attempts")
+        if attempts and not killed:
+            import os
+
+            killed.append(os.kill(int(attempts[0]), signal.SIGKILL))
+
+    runner._told = told
+    with LocalExecutor(2) as executor:
+        runner.run(executor)
+    assert states(runner) == {"slow": "failed", "quick": "done"}
+    assert "killed by signal 9, perhaps for lack of memory" in runner.all[slow.key].why
+
+
+STUDY = textwrap.dedent(
+    """
+    import sys
+    from pathlib import Path
+    from headway.study.executors import LocalExecutor
+    import headway.study.executors as executors
+    from headway.study.job import Job, Store
+    from headway.study.runner import Runner
+
+    executors.PRELOAD = "--bare"
+    jobs = []
+    for number in range(8):
+        needs = {"before": jobs[number // 2].key} if number > 1 else {}
+        config = {"name": str(number), "seconds": 0.15, "value": number}
+        jobs.append(Job(kind="fake", config=config, needs=needs, label=str(number)))
+    runner = Runner(jobs, Store(Path(sys.argv[1])))
+    with LocalExecutor(2) as executor:
+        runner.run(executor)
+    assert all(progress.state == "done" for progress in runner.all.values())
+    print(sum(progress.result["value"] for progress in runner.all.values()))
+    """
+)
+
+
+def test_a_study_killed_at_random_moments_loses_nothing_and_does_nothing_twice(fakes, tmp_path):
+    script = tmp_path / "study.py"
+    script.write_text(STUDY)
+    command = [sys.executable, str(script), str(tmp_path / "jobs")]
+    rng, kills = random.Random(4), 0
+    while True:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if kills < 6:
+            time.sleep(rng.uniform(0.3, 1.2))
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                kills += 1
+                process.communicate()
+                continue
+        out, errors = process.communicate()
+        assert process.returncode == 0, errors
+        break
+    assert float(out) == sum(range(8))
+    folders = [path for path in (tmp_path / "jobs").iterdir() if path.is_dir()]
+    assert len(folders) == 8
+    for folder in folders:  # the last attempt made the result, and none began after it
+        assert (folder / "attempts").stat().st_mtime_ns < (folder / "result.json").stat().st_mtime_ns
+        assert len((folder / "attempts").read_text().splitlines()) <= 1 + kills
+    assert kills > 0
