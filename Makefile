@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test lint format benchmark clean
+.PHONY: setup demo test lint format docs benchmark clean
 
 setup: .venv/ready
 
@@ -31,6 +31,9 @@ lint: setup
 format: setup
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict  # site/index.html
 
 benchmark: setup
 	$(BIN)/python -m benchmarks.cpu_attention

@@ -33,9 +33,7 @@ from headway.tasks.translate import (
     TranslateConfig,
     Translator,
     run,
-    score,
 )
-from headway.tasks.translate.recipes import quick
 
 STEPS = 12
 SIZES = {"encoder_layers": 1, "decoder_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 32}
@@ -193,19 +191,6 @@ def test_the_best_checkpoint_is_saved(tmp_path, data):
     at_best = load_file(tmp_path / "run" / "checkpoints" / f"step-{best:08d}" / "model.safetensors")
     for name, value in weights(tmp_path / "run").items():
         assert torch.equal(value, at_best[f"model.{name}"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("encoding", "solves"), [("sinusoidal", True), ("diet-rel", True), ("none", False)])
-def test_the_quick_recipe_translates_exactly_unless_it_sees_no_order(tmp_path, encoding, solves):
-    config = quick()
-    config = replace(config, model=replace(config.model, encoding=encoding), out=str(tmp_path / "run"))
-    train(config)
-    test = list(open_parallel(config.data.source, split="test"))
-    translator = Translator.load(tmp_path / "run" / "model", device="cpu")
-    found = [best[0].text for best in translator.translate([pair.source for pair in test])]
-    exact = score(found, [[pair.target for pair in test]]).exact_match
-    assert exact > 0.99 if solves else exact < 0.5
 
 
 # Being killed, and going on.

@@ -1,0 +1,60 @@
+"""Every example runs offline, ends well, and says what it promises."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LONGER = {"compare_encodings"}  # a whole encoder with data and training; run by the tests of the README
+PLANS = {"study_plan"}  # no script: a plan for `headway study`
+SAYS = {  # example -> options that keep it short, and a line of what it prints
+    "attention_in_your_model": ([], "shaw: whole and token by token differ by"),
+    "learned_bias_training": ([], "the head looks at offset -3"),
+    "hugging_face_trainer": (["--steps", "3"], "diet-rel: "),
+    "analyse_a_model": ([], "head 0 looks at offset -1"),
+    "convert_a_model": ([], "loaded again as ConvertedBertForMaskedLM: (1, 192,"),
+    "translate_built_in": (["--steps", "8"], "50 test sentences: BLEU"),
+}
+SLOW = {"translate_built_in"}
+
+
+def names() -> set[str]:
+    return {path.stem for path in (ROOT / "examples").glob("[!_]*.py")}
+
+
+def run(*words: str, folder: Path) -> str:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in SAYS])
+def test_example_runs(name, tmp_path):
+    options, line = SAYS[name]
+    assert line in run(f"examples.{name}", *options, folder=tmp_path)
+    assert not list(tmp_path.iterdir()), "an example leaves nothing behind"
+
+
+def test_the_plan_of_the_examples_is_one():
+    from headway.study.plans import find_plan
+
+    assert find_plan(str(ROOT / "examples" / "study_plan.py")).rows
+
+
+def test_every_example_is_run_and_short():
+    assert names() == set(SAYS) | LONGER | PLANS
+    for name in names() - LONGER:
+        assert len((ROOT / "examples" / f"{name}.py").read_text().splitlines()) < 80, name
+
+
+@pytest.mark.parametrize("name", sorted(SAYS))
+def test_example_says_how_to_run_it(name):
+    assert f"python -m examples.{name}" in (ROOT / "examples" / f"{name}.py").read_text()

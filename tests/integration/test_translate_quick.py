@@ -1,0 +1,24 @@
+"""The built-in language and its verb-final counterpart: solved by a model that sees order, and by no other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from headway.data.translation.parallel import open_parallel
+from headway.tasks.translate import Translator, run, score
+from headway.tasks.translate.recipes import quick
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("encoding", "solves"), [("diet-rel", True), ("none", False)])
+def test_the_quick_recipe_translates_exactly_unless_it_sees_no_order(tmp_path, encoding, solves):
+    config = quick()
+    config = replace(config, model=replace(config.model, encoding=encoding), out=str(tmp_path / "run"))
+    run(config)
+    test = list(open_parallel(config.data.source, split="test"))
+    translator = Translator.load(tmp_path / "run" / "model", device="cpu")
+    found = [best[0].text for best in translator.translate([pair.source for pair in test])]
+    exact = score(found, [[pair.target for pair in test]]).exact_match
+    assert exact > 0.99 if solves else exact < 0.5
