@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from headway.cli.study import report, study
 
 ROOT = Path(__file__).parents[2]
-app = typer.Typer()
+app = typer.Typer(rich_markup_mode=None)
 app.command()(study)
 app.command()(report)
 

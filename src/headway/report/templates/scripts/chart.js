@@ -11,7 +11,8 @@ function drawChart(host, spec) {
   if (!host.drawAgain) {
     host.classList.add("chart");
     host.append(element("div", { class: "plot" }), element("output", { class: "readout" }), element("ul", { class: "legend" }));
-    new ResizeObserver(() => host.drawAgain()).observe(host);
+    // A readout that takes another line makes the host taller: drawing anew then would lose the place and the focus.
+    new ResizeObserver(() => host.firstChild.clientWidth !== host.drawnWidth && host.drawAgain()).observe(host);
   }
   host.drawAgain = () => host.clientWidth && draw(host, spec);
   host.drawAgain();
@@ -19,7 +20,7 @@ function drawChart(host, spec) {
 
 function draw(host, spec) {
   const [plot, readout, legend] = host.children;
-  const width = plot.clientWidth, height = Math.round(Math.min(360, Math.max(220, width * 0.6)));
+  const width = (host.drawnWidth = plot.clientWidth), height = Math.round(Math.min(360, Math.max(220, width * 0.6)));
   const shown = spec.series.map((one) => within(one, spec.xRange));
   const bands = (spec.bands || []).map((one) => within(one, spec.xRange));
   const xs = spec.xRange || extent(shown.flatMap((one) => [one.x[0], one.x[one.x.length - 1]]));
