@@ -20,7 +20,7 @@ demo: setup
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$(nproc 2>/dev/null || echo 2)
 
 test: setup lint
-	$(PYTEST) --dist loadfile -m "not gpu"
+	$(PYTEST) --dist loadfile --no-loadscope-reorder -m "not gpu"  # in order: the long files come first
 	TRITON_INTERPRET=1 $(PYTEST) tests/gpu  # the GPU kernels, interpreted on the CPU
 
 lint: setup
