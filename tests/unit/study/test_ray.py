@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -34,23 +35,20 @@ STUDY = textwrap.dedent(
 
 
 @pytest.fixture
-def cluster(fakes, tmp_path_factory):
+def cluster(fakes):
     """The environment in which a cluster of two workers is found; its workers know the fake jobs."""
     ray = shutil.which("ray", path=str(Path(sys.executable).parent))
     if ray is None:
         pytest.skip("ray is not installed: pip install 'headway[ray]'")
-    temporary = tmp_path_factory.mktemp("r")  # Ray's sockets need a short path
-    environment = {
-        **os.environ,
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_TMPDIR": str(temporary),
-        "PYTHONWARNINGS": "ignore",
-    }
     begin = [ray, "start", "--head", "--num-cpus", "2", "--port", "0", "--include-dashboard", "false"]
-    started = subprocess.run(begin, env=environment, capture_output=True, text=True, timeout=300)
-    assert started.returncode == 0, started.stderr
-    yield environment
-    subprocess.run([ray, "stop"], env=environment, capture_output=True, timeout=120)
+    with tempfile.TemporaryDirectory(prefix="r", ignore_cleanup_errors=True) as temporary:
+        # pytest's own folders have paths that are too long for Ray's sockets.
+        settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": temporary, "PYTHONWARNINGS": "ignore"}
+        environment = {**os.environ, **settings}
+        started = subprocess.run(begin, env=environment, capture_output=True, text=True, timeout=300)
+        assert started.returncode == 0, started.stderr
+        yield environment
+        subprocess.run([ray, "stop"], env=environment, capture_output=True, timeout=120)
 
 
 @pytest.mark.slow
