@@ -104,7 +104,13 @@ def read_parquet(path: Path, problems: Problems, text_field: str) -> Iterator[Do
 
 
 def read_hub(name: str, config: str | None, split: str, problems: Problems, text_field: str) -> Iterator[Document]:
-    """The rows of a dataset on the Hub (or in a folder that `datasets` can load), streamed."""
+    """The rows of a dataset on the Hub as documents."""
+    for where, row in hub_rows(name, config, split):
+        yield from _row(row, text_field, where, problems)
+
+
+def hub_rows(name: str, config: str | None, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rows of a dataset on the Hub (or in a folder that `datasets` can load), streamed, and what to call each."""
     where = f"hub:{name}"
     try:
         import datasets
@@ -118,7 +124,7 @@ def read_hub(name: str, config: str | None, split: str, problems: Problems, text
             f"Check the name, the network, and HF_TOKEN for a private dataset."
         ) from error
     for number, row in enumerate(rows, start=1):
-        yield from _row(row, text_field, f"{where}, row {number}", problems)
+        yield f"{where}, row {number}", row
 
 
 READERS: dict[str, Callable[[Path, Problems, str], Iterator[Document]]] = {

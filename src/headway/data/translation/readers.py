@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headway.data.text.readers import COMPRESSED, TORN, Problems
+from headway.data.text.readers import COMPRESSED, TORN, Problems, hub_rows
 
 MAX_LINE = 1 << 24  # bytes
 SKIP = "or leave such rows out with --on-error skip"
@@ -73,21 +73,9 @@ def read_jsonl(path: Path, problems: Problems, languages: tuple[str, str]) -> It
 def read_hub(
     name: str, config: str | None, split: str, problems: Problems, languages: tuple[str, str]
 ) -> Iterator[Pair]:
-    """The rows of a dataset on the Hub (or in a folder that `datasets` can load), streamed."""
-    where = f"hub:{name}"
-    try:
-        import datasets
-    except ImportError as error:
-        raise ImportError(f"{where}: expected the datasets library. pip install 'headway[hub]'.") from error
-    try:
-        rows = datasets.load_dataset(name, config, split=split, streaming=True)
-    except (OSError, ValueError) as error:  # not there, offline, no such configuration or split
-        raise ValueError(
-            f"{where}: expected a dataset with configuration {config} and split {split}, got: {error}. "
-            f"Check the name, the network, and HF_TOKEN for a private dataset."
-        ) from error
-    for number, row in enumerate(rows, start=1):
-        yield from _row(row, languages, f"{where}, row {number}", problems)
+    """The rows of a dataset on the Hub as pairs."""
+    for where, row in hub_rows(name, config, split):
+        yield from _row(row, languages, where, problems)
 
 
 def lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | None]]:
