@@ -42,10 +42,11 @@ PLAN = textwrap.dedent(
             name="small",
             size=size,
             title="A small study",
-            rows=(Row(name="none", encoding="none"), Row(name="diet-rel", encoding="diet-rel")),
+            rows=(Row(name="none", encoding="none"), Row(name="diet-rel", encoding="diet-rel", position_rate=10.0)),
             columns=(
                 Column(name="Words", source="pretrain", value="masked_accuracy"),
                 Column(name="Acceptability", source="finetune", task=task, chance=0.0),
+                Column(name="64 tokens", source="lengths", value="64", scale=1.0, higher=False),
                 Column(name="Mean", source="mean", task="Words,Acceptability"),
             ),
             baseline="none",
@@ -57,6 +58,7 @@ PLAN = textwrap.dedent(
             ),
             finetune={task: replace(tuning, grid=Grid(rates=(1e-3, 2e-3), seeds=(0, 1)))},
             analyse=True,
+            lengths=(32, 64),
             claims=(Claim(says="position helps", column="Words", better=("diet-rel",), than=("none",)),),
         )
     """
@@ -76,7 +78,12 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def done(root):
-    """The study, once."""
+    """The study, once, in two slices."""
+    first = call("study", root / "plan.py", "--out", root / "out", "--jobs", 2, "--cpu", "--rows", "none")
+    assert first.exit_code == 0, first.stderr
+    results = json.loads((root / "out" / "results.json").read_text())
+    assert {job["state"] for job in results["jobs"] if job["row"] == "diet-rel"} == {"left"}
+    assert {job["state"] for job in results["jobs"] if job["row"] != "diet-rel"} == {"done"}
     return call("study", root / "plan.py", "--out", root / "out", "--jobs", 2, "--cpu")
 
 
@@ -84,35 +91,36 @@ def done(root):
 def test_a_study_runs_to_its_page(root, done):
     assert done.exit_code == 0, done.stderr
     results = json.loads((root / "out" / "results.json").read_text())
-    assert all(job["state"] == "done" for job in results["jobs"]) and len(results["jobs"]) == 8
-    words, tuned, mean = results["cells"]
+    assert all(job["state"] == "done" for job in results["jobs"]) and len(results["jobs"]) == 10
+    words, tuned, longer, mean = results["cells"]
     assert words["none"]["summary"]["runs"] == 1 and tuned["diet-rel"]["summary"]["runs"] == 2
     assert tuned["diet-rel"]["rate"] in (1e-3, 2e-3)
     assert tuned["diet-rel"]["test"]["verdict"] == "too few seeds"
+    assert 0 < longer["none"]["summary"]["median"] != longer["diet-rel"]["summary"]["median"]
     assert list(mean["none"]["values"]) == ["0"]  # pretraining has one seed
     assert results["claims"][0]["holds"] in (True, False)
     assert results["analysis"]["diet-rel"]["offsets"][0] == -31
     assert results["environment"]["torch"]
     assert (root / "out" / "report.html").stat().st_size > 20_000
     assert "A small study" in done.stdout and f"wrote {root / 'out' / 'report.html'}" in done.stdout
-    assert "8/8 done" in done.stderr
+    assert "10/10 done" in done.stderr
 
 
 @pytest.mark.slow
 def test_nothing_is_done_twice_and_a_changed_study_does_what_is_new(root, done):
     before = {path: path.stat().st_mtime_ns for path in (root / "out" / "jobs").glob("*/result.json")}
     again = call("study", root / "plan.py", "--out", root / "out", "--jobs", 2, "--cpu")
-    assert again.exit_code == 0 and "8 of 8 jobs are done already" in again.stderr
+    assert again.exit_code == 0 and "10 of 10 jobs are done already" in again.stderr
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
     more = root / "more.py"
     more.write_text(PLAN.replace("STEPS", "20"))
     dry = call("study", more, "--out", root / "other", "--store", root / "out" / "jobs", "--dry-run")
-    assert dry.exit_code == 0 and "8 jobs, 0 to do" in dry.stdout
+    assert dry.exit_code == 0 and "10 jobs, 0 to do" in dry.stdout
     assert not (root / "other").exists()
     more.write_text(PLAN.replace("STEPS", "21"))
     dry = call("study", more, "--out", root / "other", "--store", root / "out" / "jobs", "--dry-run")
-    assert "8 jobs, 6 to do" in dry.stdout and "(measured)" in dry.stdout  # text and simple classifiers stay
+    assert "10 jobs, 8 to do" in dry.stdout and "(measured)" in dry.stdout  # text and simple classifiers stay
 
 
 @pytest.mark.slow
@@ -161,11 +169,12 @@ def test_killed_at_any_moment_it_ends_the_same(root, done, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["glu"], "plan: expected one of quick, glue"),
+        (["glu"], "plan: expected one of quick, encodings, glue"),
         (["none.py"], "plan: expected a Python file"),
         (["glue", "--size", "big"], "size: expected one of quick, gpu, paper"),
         (["quick", "--size", "gpu"], "size: expected quick"),
         (["cost", "--executor", "slurm"], "executor: expected local or ray"),
+        (["cost", "--rows", "diet"], "rows: expected some of "),
         (["cost", "--jobs", "0"], "jobs: expected at least 1, got 0"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from headway.study.study import Study
 
 NAMES = (
-    "quick, glue, glue-segments, glue-sharing, xtreme, xtreme-ablation, long-range, translation, shaw-translation, "
-    "shaw-clip, shaw-parts, tisa-beside, tisa-alone, cost, parameters"
+    "quick, encodings, glue, glue-segments, glue-sharing, xtreme, xtreme-ablation, long-range, translation, "
+    "shaw-translation, shaw-clip, shaw-parts, tisa-beside, tisa-alone, cost, parameters"
 )
 
 
@@ -31,6 +32,9 @@ def study(
     out: Annotated[str | None, typer.Option(help="Folder of the study; else studies/PLAN-SIZE.")] = None,
     store: Annotated[
         str | None, typer.Option(help="Folder of jobs, which several studies may share; else jobs/ in --out.")
+    ] = None,
+    rows: Annotated[
+        list[str] | None, typer.Option(help="Do the jobs of this row alone; may be given several times.")
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="Jobs at once; else one a core, or one a GPU.")] = None,
     jobs_per_gpu: Annotated[int, typer.Option(help="Jobs that share a GPU.")] = 1,
@@ -51,6 +55,7 @@ def study(
     Examples:
       headway study quick
       headway study glue --size gpu --data data --dry-run
+      headway study encodings --size gpu --data data --rows learned --rows diet-rel
       headway study myplan.py --out studies/mine --store studies/jobs --jobs 4
     """
     from headway.cli.failures import told
@@ -65,15 +70,18 @@ def study(
         found = find_plan(plan, size, data)
         gpus = [] if cpu else _gpus()
         folder = Path(out or f"studies/{found.name}-{found.size}")
-        asked = Study(found, folder, store=None if store is None else Path(store), gpu=bool(gpus))
-        slots = jobs if jobs is not None else len(gpus) * jobs_per_gpu or cores()
+        elsewhere = dry_run and not cpu and not gpus and found.size != "quick"
+        asked = Study(found, folder, store=None if store is None else Path(store), gpu=bool(gpus) or elsewhere)
+        slots = jobs if jobs is not None else (len(gpus) or int(elsewhere)) * jobs_per_gpu or cores()
         if dry_run:
             typer.echo("\n".join(asked.outline(slots)))
+            if elsewhere:
+                typer.echo("This machine has no GPU: the times are those of one elsewhere. --cpu gives its own.")
             return
         with _executor(executor, slots, gpus, jobs_per_gpu) as where:
-            results = _done(asked, where, Console(stderr=True))
+            results = _done(asked, where, Console(stderr=True), rows or ())
         _reported(asked.out)
-        if any(job["state"] != "done" for job in results["jobs"]):
+        if any(job["state"] not in ("done", "left") for job in results["jobs"]):
             raise typer.Exit(1)
 
 
@@ -109,9 +117,9 @@ def _executor(name: str, slots: int, gpus: list[str], jobs_per_gpu: int) -> Exec
     raise ValueError(f"executor: expected local or ray, got {name!r}.")
 
 
-def _done(asked: Study, where: Executor, console: Any) -> dict[str, Any]:
+def _done(asked: Study, where: Executor, console: Any, rows: Collection[str]) -> dict[str, Any]:
     try:
-        return asked.run(where, console=console, command=shlex.join(["headway", *sys.argv[1:]]))
+        return asked.run(where, console=console, command=shlex.join(["headway", *sys.argv[1:]]), rows=rows)
     except KeyboardInterrupt:
         typer.echo(f"stopped; the same command goes on with what is in {asked.store.path}", err=True)
         raise typer.Exit(130) from None

@@ -66,6 +66,10 @@ def train(
     step_tokens: Annotated[int | None, typer.Option(help="Target tokens of a step, about.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="The highest; else Vaswani et al.'s, by width.")] = None,
     warmup: Annotated[int | None, typer.Option(help="Steps in which it rises.")] = None,
+    position_rate: Annotated[
+        float | None,
+        typer.Option(help="Times the learning rate, for the encoding's parameters; short runs want 10."),
+    ] = None,
     clip: Annotated[float | None, typer.Option(help="Largest norm of the gradients; else none.")] = None,
     save: Annotated[str | None, typer.Option(help="As the model: average, best (on dev) or last.")] = None,
     average: Annotated[int | None, typer.Option(help="Checkpoints to average.")] = None,
@@ -137,6 +141,7 @@ def train(
                 step_tokens=step_tokens,
                 learning_rate=learning_rate,
                 warmup=warmup,
+                position_rate=position_rate,
                 clip=clip,
                 bf16=bf16,
                 compile=compiled,

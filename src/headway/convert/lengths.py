@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headway.convert.converted import Converted
 from headway.convert.masked_loss import MASKED, masked, masked_loss, predicts_words
 from headway.convert.samples import rows_of_text
+from headway.encodings import Encoding
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,7 +20,7 @@ PREDICTED = 2000  # words, about: of a short text, masks are drawn several times
 
 
 def loss_by_length(
-    model: Any, tokenizer: Any, texts: Sequence[str], lengths: Sequence[int], *, seed: int = 0
+    model: Any, tokenizer: Any, texts: Sequence[str], lengths: Sequence[int], *, seed: int = 0, tokens: int = TOKENS
 ) -> dict[int, float | None]:
     """Mean cross-entropy of masked words, in nats, in rows of each length; None for lengths that a model has no
     positions for.
@@ -37,7 +38,7 @@ def loss_by_length(
     for length in lengths:
         losses[length] = None
         if limit is None or length <= limit:
-            rows = rows_of_text(tokenizer, texts, length, max(1, TOKENS // length))
+            rows = rows_of_text(tokenizer, texts, length, max(1, tokens // length))
             if rows.shape[1] < length:
                 raise ValueError(f"texts: expected at least {length} tokens for that length, got {rows.shape[1]}.")
             draws = math.ceil(PREDICTED / (MASKED * rows.numel()))
@@ -49,8 +50,10 @@ def loss_by_length(
 def longest(model: Any) -> int | None:
     """The longest text a model takes, in tokens; None where there is no limit."""
     base = model.base_model
+    encoding = getattr(base, "encoding", None)  # of our own encoders
     if isinstance(model, Converted) and model.conversion.replaces:
         encoding = base.position_bias.encoding
+    if isinstance(encoding, Encoding):
         return None if encoding.extends else int(encoding.dims.max_length)
     table = base.embeddings.position_embeddings
     return int(table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1))

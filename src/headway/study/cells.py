@@ -84,6 +84,18 @@ def _of_seeds(kind: str) -> Callable[[Plan, Row, Column, Finished], Cell]:
     return filled
 
 
+def _at_length(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
+    """The loss at one length; nothing where the encoding has no positions for it."""
+    found = [(each, result["losses"]) for each, result in finished if each.job.kind == "lengths"]
+    missing = any(losses[column.value] is None for _, losses in found)
+    values = {
+        str(each.seed): column.scale * losses[column.value]
+        for each, losses in found
+        if losses[column.value] is not None
+    }
+    return Cell(values=values, expected=0 if missing else len(plan.seeds))
+
+
 def _cost(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
     """Time over the baseline's, round by round; `value` is MODE or MODE/MODEL."""
     mode, _, model = column.value.partition("/")
@@ -111,6 +123,7 @@ def _parameters(plan: Plan, row: Row, column: Column, finished: Finished) -> Cel
 FILLED: dict[str, Callable[[Plan, Row, Column, Finished], Cell]] = {
     "finetune": _finetuned,
     "pretrain": _of_seeds("pretrain"),
+    "lengths": _at_length,
     "translate": _of_seeds("translate"),
     "cost": _cost,
     "parameters": _parameters,

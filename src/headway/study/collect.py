@@ -99,7 +99,22 @@ def _judged(claim: Claim, plan: Plan, cells: Cells) -> dict[str, Any]:
     holds = None
     if better is not None and than is not None:
         holds = sign * (better - than) >= claim.margin if claim.than else abs(better - than) <= claim.margin
-    return {**asdict(claim), "found": better, "compared": than, "holds": holds}
+    spread = _differences(claim, column, cells)
+    return {**asdict(claim), "found": better, "compared": than, "holds": holds, "differences": spread}
+
+
+def _differences(claim: Claim, column: Column, cells: Cells) -> list[float]:
+    """The claim's difference seed by seed, of the seeds that all its rows have: how far seeds alone move it."""
+
+    def by_seed(rows: Sequence[str]) -> dict[str, float]:
+        found = [cells[row, claim.column].values for row in rows]
+        return {seed: median(each[seed] for each in found) for seed in found[0] if all(seed in each for each in found)}
+
+    better = by_seed(claim.better)
+    if claim.than:
+        than = by_seed(claim.than)
+        return [value - than[seed] for seed, value in better.items() if seed in than]
+    return [] if column.chance is None else [value - column.chance for value in better.values()]
 
 
 def _recipes(plan: Plan) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -13,10 +13,12 @@ from headway.study.job import Job, Store, Unreadable
 
 # Assumed of a machine on which nothing has been done yet: products of matrices in floating point a second, in training.
 CPU_FLOPS, GPU_FLOPS = 1e10, 1.5e14
+GPU_STEP = 0.01  # seconds, at the least: a small model's step on a GPU waits for the launches of its kernels
 SECONDS = {
     "text": 20.0,
     "pairs": 20.0,
     "analyse": 20.0,
+    "lengths": 20.0,
     "simple": 5.0,
     "parameters": 1.0,
     "cost": 120.0,
@@ -41,6 +43,7 @@ class Estimates:
 
     def __init__(self, store: Store, *, gpu: bool) -> None:
         self._flops = GPU_FLOPS if gpu else CPU_FLOPS
+        self._step = GPU_STEP if gpu else 0.0
         self._speeds: dict[Any, list[float]] = {}
         self._sizes: dict[Any, list[float]] = {}
         for path in sorted(store.path.glob("*/result.json")):
@@ -64,13 +67,15 @@ class Estimates:
             return Estimate(seconds=median(speeds) * work(job), bytes=size, measured=True)
         if job.kind not in TRAINED:
             return Estimate(seconds=SECONDS.get(job.kind, 60.0), bytes=BYTES.get(job.kind, 1e6), measured=False)
-        seconds = START + 6 * job.weights * work(job) / self._flops
+        seconds = START + max(6 * job.weights * work(job) / self._flops, self._step * steps(job))
         return Estimate(seconds=seconds, bytes=3 * 4 * job.weights, measured=False)
 
     def assumptions(self) -> str:
         return (
             f"Where nothing was measured: {self._flops:.0e} floating-point operations a second in training, six for "
-            f"every parameter and token, and {START:.0f} s to begin."
+            f"every parameter and token"
+            + (f", {1000 * self._step:.0f} ms a step at the least" if self._step else "")
+            + f", and {START:.0f} s to begin."
         )
 
 
@@ -87,12 +92,24 @@ def work(job: Job) -> float:
     if job.kind == "pretrain":
         return float(config["optimisation"]["steps"] * config["optimisation"]["batch"] * config["text"]["length"])
     if job.kind == "finetune":
-        protocol, grid = config["protocol"], config["grid"]
-        examples = config["data"]["limit"] or _published(config["task"])
-        return float(len(grid["rates"]) * len(grid["seeds"]) * protocol["epochs"] * examples * protocol["length"])
+        return float(_seen(config) * config["protocol"]["length"])
     if job.kind == "translate":
         return float(config["optimisation"]["steps"] * config["optimisation"]["step_tokens"])
     return 1.0
+
+
+def steps(job: Job) -> float:
+    """Of all runs of a training."""
+    if job.kind == "finetune":
+        return _seen(job.config) / job.config["protocol"]["batch"]
+    return float(job.config["optimisation"]["steps"])
+
+
+def _seen(config: Mapping[str, Any]) -> int:
+    """Examples that a sweep trains on, as often as it does."""
+    grid, known = config["grid"], [n for n in (config["data"]["limit"], _published(config["task"])) if n is not None]
+    examples = min(known, default=EXAMPLES)
+    return len(grid["rates"]) * len(grid["seeds"]) * int(config["protocol"]["epochs"]) * examples
 
 
 def _alike(job: Job) -> Any:
@@ -100,11 +117,11 @@ def _alike(job: Job) -> Any:
     return job.kind, round(math.log2(job.weights), 1) if job.weights else 0, job.config.get("task", "")
 
 
-def _published(task: str) -> int:
+def _published(task: str) -> int | None:
     from headway.data.transfer.task_data import task_set
 
     found = task_set(task)
-    return found.published.get(("train", found.languages[0]), EXAMPLES)
+    return found.published.get(("train", found.languages[0]))
 
 
 def _asked(store: Store, key: str) -> Job:

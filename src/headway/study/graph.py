@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from headway.study.configs import plain
 from headway.study.job import Job
 from headway.study.plan import Plan, Row
 from headway.tasks.finetune import FinetuneConfig, Grid
-from headway.tasks.pretrain import PretrainConfig
+from headway.tasks.pretrain import Optimisation, PretrainConfig
+from headway.tasks.translate import Optimisation as TranslateOptimisation
 from headway.tasks.translate import TranslateConfig
+
+Paced = TypeVar("Paced", Optimisation, TranslateOptimisation)
 
 POSITIONS = 128  # that an analysis looks at
 NOT_OF_TEXT = ("data", "evaluation_rows", "mask_probability")  # what tokenizer and shards do not depend on
@@ -74,6 +77,7 @@ def _of_row(plan: Plan, row: Row, seed: int, text: Job) -> list[Planned]:
     """Pretraining, and all that begins with the pretrained model."""
     assert plan.pretrain is not None
     config = replace(plan.pretrain, model=pretrained_model(plan, row), seed=seed)
+    config = replace(config, optimisation=_paced(config.optimisation, row))
     several = f", seed {seed}" if len(plan.seeds) > 1 else ""
     first = Job(
         kind="pretrain",
@@ -83,6 +87,14 @@ def _of_row(plan: Plan, row: Row, seed: int, text: Job) -> list[Planned]:
         weights=weights(config.model.encoder()),
     )
     found = [Planned(job=first, row=row.name, seed=seed), *_tuned(plan, row, first, seed, several)]
+    if plan.lengths:
+        job = Job(
+            kind="lengths",
+            config={"lengths": list(plan.lengths)},
+            needs={"pretrain": first.key, "text": text.key},
+            label=f"lengths, {row.name}{several}",
+        )
+        found.append(Planned(job=job, row=row.name, seed=seed))
     if plan.analyse and seed == plan.seeds[0]:
         positions = min(POSITIONS, plan.pretrain.text.length)
         job = Job(
@@ -118,6 +130,10 @@ def _tuned(plan: Plan, row: Row, first: Job, seed: int, several: str) -> list[Pl
         tuned[task] = made[0]
         found += [Planned(job=job, row=row.name, task=task, seed=seed) for job in made]
     return found
+
+
+def _paced(optimisation: Paced, row: Row) -> Paced:
+    return replace(optimisation, position_rate=row.position_rate * optimisation.position_rate)
 
 
 def weights(model: Any) -> float:
@@ -164,7 +180,7 @@ def _translations(plan: Plan, task: str, config: TranslateConfig) -> list[Planne
             )
             job = Job(
                 kind="translate",
-                config=plain(replace(config, model=model, seed=seed)),
+                config=plain(replace(config, model=model, optimisation=_paced(config.optimisation, row), seed=seed)),
                 needs={"pairs": text.key},
                 label=f"{task}, {row.name}" + (f", seed {seed}" if len(plan.seeds) > 1 else ""),
                 weights=2 * weights(model.translation()),

@@ -14,7 +14,8 @@ Config = Mapping[str, Any]
 Inputs = Mapping[str, Path]
 Kind = Callable[[Config, Inputs, Path], dict[str, Any]]
 
-TEXTS = 16  # of the held-out documents, read by an analysis
+TEXTS = 16  # rows of held-out documents, read by an analysis
+TOKENS_BY_LENGTH = 2**17  # that the loss at each length is measured on, as far as the text goes
 SHOWN_OFFSETS = 32  # to either side, of the curves in a result
 
 
@@ -141,6 +142,25 @@ def analyse(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     return _shown(measures)
 
 
+def lengths(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
+    """Loss on held-out text in rows of each length; null where a model has no positions."""
+    import torch
+
+    from headway.analysis import load_tokenizer
+    from headway.convert.lengths import loss_by_length
+    from headway.models import EncoderForMaskedLM
+
+    folder_of_model = inputs["pretrain"] / "run" / "model"
+    tokenizer = load_tokenizer(str(folder_of_model))
+    model = EncoderForMaskedLM.from_pretrained(folder_of_model)
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    asked = config["lengths"]
+    rows = -(-TOKENS_BY_LENGTH // model.config.max_position_embeddings)
+    texts = _texts(inputs["text"] / "data", tokenizer, rows)
+    found = loss_by_length(model, tokenizer, texts, asked, tokens=TOKENS_BY_LENGTH)
+    return {"losses": {str(length): loss for length, loss in found.items()}}
+
+
 def cost(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     """Time, memory and FLOPs of whole models."""
     from headway.cost import CostConfig, measure
@@ -170,6 +190,7 @@ KINDS: dict[str, Kind] = {
     "pairs": pairs,
     "translate": translate,
     "analyse": analyse,
+    "lengths": lengths,
     "cost": cost,
     "parameters": parameters,
 }
@@ -182,12 +203,12 @@ def _curve(log: Path, name: str) -> list[tuple[int, float]]:
     return [(entry["step"], entry[name]) for entry in entries if name in entry]
 
 
-def _texts(data: Path, tokenizer: Any) -> list[str]:
-    """Documents that were not trained on."""
+def _texts(data: Path, tokenizer: Any, count: int = TEXTS) -> list[str]:
+    """Rows, in order, of documents that were not trained on."""
     from headway.data import Shards
 
     shards = Shards(data / "shards", "validation", tokenizer=tokenizer)
-    return [tokenizer.decode(shards[at][0], skip_special_tokens=True) for at in range(min(TEXTS, len(shards)))]
+    return [tokenizer.decode(shards[at][0], skip_special_tokens=True) for at in range(min(count, len(shards)))]
 
 
 def _shown(measures: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from headway.tasks.finetune import FinetuneConfig
 from headway.tasks.pretrain import ModelChoice, PretrainConfig
 from headway.tasks.translate import TranslateConfig
 
-SOURCES = ("pretrain", "finetune", "translate", "cost", "parameters", "mean")
+SOURCES = ("pretrain", "lengths", "finetune", "translate", "cost", "parameters", "mean")
 PLACES = {"input": "input", "queries and keys": "per-head", "scores": "per-head", "values": "per-head"}
 
 
@@ -24,6 +24,7 @@ class Row:
         sharing, options: see `headway.encoding`.
         segments: how pairs take them in fine-tuning; none for encodings that are compared on single texts alone.
         changes: anything else of the model, such as attention="linformer".
+        position_rate: what pretraining multiplies the learning rate of the encoding's parameters by.
         published: a paper's figures by the names of columns, in the columns' units.
     """
 
@@ -33,6 +34,7 @@ class Row:
     segments: str = "per-head"
     options: Mapping[str, Any] = field(default_factory=dict)
     changes: Mapping[str, Any] = field(default_factory=dict)
+    position_rate: float = 1.0
     published: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -67,7 +69,7 @@ class Column:
         source: the kind of job that it comes from, or mean.
         task: which fine-tuning task or translation; of mean, names of other columns separated by commas.
         value: where in the result: of fine-tuning score, SPLIT/METRIC, or transfer/DATA/METRIC (the mean over
-            languages); of other jobs the name of a number.
+            languages); of lengths a length; of other jobs the name of a number.
         measure: what it is, in words.
         scale: the shown number is this many times the saved one.
         higher: whether more is better.
@@ -126,6 +128,7 @@ class Plan:
             with its positions supplemented ("learned+tisa"), replaced ("tisa"), kept ("learned") or taken ("none").
         baseline: the row that others are tested against.
         analyse: also read what the positions of each pretrained model learned.
+        lengths: of text, at which the loss of each pretrained model is measured, as far as it has positions.
         notes: what a reader must know.
     """
 
@@ -144,6 +147,7 @@ class Plan:
     split: bool = False
     after: Mapping[str, str] = field(default_factory=dict)
     analyse: bool = False
+    lengths: tuple[int, ...] = ()
     claims: tuple[Claim, ...] = ()
     paper: str = ""
     notes: tuple[str, ...] = ()
@@ -163,8 +167,12 @@ class Plan:
                 _known(f"task of {column.name}", column.task.split(","), columns)
             elif column.source in ("finetune", "translate"):
                 _known(f"task of {column.name}", [column.task], getattr(self, column.source))
+            elif column.source == "lengths":
+                _known(f"value of {column.name}", [column.value], [str(length) for length in self.lengths])
             elif column.source in ("pretrain", "cost") and getattr(self, column.source) is None:
                 raise ValueError(f"{column.source}: expected a recipe, for column {column.name}, got none.")
+        if self.lengths and self.pretrain is None:
+            raise ValueError("lengths: expected a recipe to pretrain, whose models they are measured on, got none.")
         _known("after", [*self.after, *self.after.values()], self.finetune)
         order = list(self.finetune)
         if (self.split and self.after) or any(

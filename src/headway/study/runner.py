@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ class Progress:
     """Where a job stands.
 
     Args:
-        state: waiting, running, done, failed or skipped.
+        state: waiting, running, done, failed, skipped (for lack of what it needs), or left for another time.
         earlier: done before this study began, so that nothing was computed.
         why: of failed and skipped jobs.
     """
@@ -62,6 +62,12 @@ class Runner:
             self.all.setdefault(job.key, Progress(job=job))
         for progress in self.all.values():
             self._look(progress, earlier=True)
+
+    def leave(self, keys: Collection[str]) -> None:
+        """Do not do these jobs now; what is done of them counts."""
+        for key in keys:
+            if self.all[key].state == "waiting":
+                self.all[key].state = "left"
 
     def run(self, executor: Executor) -> None:
         """Until nothing can be done any more."""

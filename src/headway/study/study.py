@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -52,12 +52,17 @@ class Study:
                 f"Name another folder."
             )
 
-    def run(self, executor: Executor, *, console: Console, command: str) -> dict[str, Any]:
-        """Do what is not done, and write results.json. Killed at any moment, it goes on where it was."""
-        with RunFolder(self.out).held():
-            return self._run(executor, console, command)
+    def run(self, executor: Executor, *, console: Console, command: str, rows: Collection[str] = ()) -> dict[str, Any]:
+        """Do what is not done, and write results.json. Killed at any moment, it goes on where it was.
 
-    def _run(self, executor: Executor, console: Console, command: str) -> dict[str, Any]:
+        Args:
+            rows: names of those whose jobs are done now; of others, what is already done is collected. None: all.
+        """
+        _check_rows(self.plan, rows)
+        with RunFolder(self.out).held():
+            return self._run(executor, console, command, rows)
+
+    def _run(self, executor: Executor, console: Console, command: str, rows: Collection[str]) -> dict[str, Any]:
         written = 0.0
         runner: Runner
 
@@ -75,6 +80,8 @@ class Study:
                 written = time.monotonic()
 
         runner = Runner([each.job for each in self.planned], self.store, told=told, say=view.say)
+        if rows:
+            runner.leave({each.job.key for each in self.planned if each.row not in (None, *rows)})
         self._check_room(runner)
         self._write(asdict(self.plan), "plan.json")
         with view:
@@ -121,6 +128,13 @@ class Study:
             f"and {size / 1e9:.2g} GB of disk in {self.store.path}."
         )
         return [*lines, self.estimates.assumptions()]
+
+
+def _check_rows(plan: Plan, rows: Collection[str]) -> None:
+    known = [row.name for row in plan.rows]
+    unknown = [name for name in rows if name not in known]
+    if unknown:
+        raise ValueError(f"rows: expected some of {'; '.join(known)}, got {'; '.join(unknown)}.")
 
 
 def best_so_far(results: dict[str, Any]) -> list[str]:

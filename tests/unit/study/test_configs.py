@@ -93,8 +93,11 @@ def test_a_claim_holds_by_medians(plan):
         if each.task == "builtin:acceptability" and each.job.kind == "finetune":
             place = plan.row(each.row).place
             score = {"nowhere": 0.02, "input": 0.3, "per-head": 0.5}[place]
-            result = {"runs": [run(1e-3, seed, score) for seed in range(3)], "environment": {}}
+            result = {"runs": [run(1e-3, seed, score + seed / 100) for seed in range(3)], "environment": {}}
             progress[each.job.key].record = {"result": result, "seconds": 1.0}
     claims = collected(plan, planned, progress, command="c", store="jobs")["claims"]
     held = {claim["says"]: claim["holds"] for claim in claims if claim["column"] == "Acceptability"}
     assert len(held) == 3 and all(held.values())
+    spread = {claim["than"]: claim["differences"] for claim in claims if claim["column"] == "Acceptability"}
+    assert spread[()] == pytest.approx([2.0, 3.0, 4.0])  # to chance
+    assert spread[("none",)] == pytest.approx([28.0] * 3)

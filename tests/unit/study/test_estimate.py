@@ -28,6 +28,8 @@ def test_work_is_tokens():
     tune = {"grid": {"rates": [1, 2], "seeds": [0, 1, 2]}, "protocol": {"epochs": 3, "length": 16}, "task": "rte"}
     assert work(Job(kind="finetune", config={**tune, "data": {"limit": 100}})) == 6 * 3 * 100 * 16
     assert work(Job(kind="finetune", config={**tune, "data": {"limit": None}})) == 6 * 3 * 2490 * 16
+    assert work(Job(kind="finetune", config={**tune, "data": {"limit": 20_000}})) == 6 * 3 * 2490 * 16  # all there are
+    assert work(Job(kind="finetune", config={**tune, "task": "xnli", "data": {"limit": 20_000}})) == 6 * 3 * 20_000 * 16
     assert work(Job(kind="analyse", config={})) == 1
 
 
@@ -46,6 +48,13 @@ def test_without_measures_assumptions_are_stated(tmp_path):
     assert found.seconds == pytest.approx(5 + 6 * 1e6 * 320 / 1e10)
     assert "1e+10 floating-point operations a second" in estimates.assumptions()
     assert Estimates(Store(tmp_path), gpu=True).of(pretrain(10)).seconds < found.seconds
+
+
+def test_small_steps_of_a_gpu_take_their_time_all_the_same(tmp_path):
+    estimates = Estimates(Store(tmp_path), gpu=True)
+    assert estimates.of(pretrain(1000, weights=1e3)).seconds == pytest.approx(5 + 1000 * 0.01)
+    assert estimates.of(pretrain(1000, weights=1e13)).seconds == pytest.approx(5 + 6 * 1e13 * 32_000 / 1.5e14)
+    assert "10 ms a step at the least" in estimates.assumptions()
 
 
 def test_an_unreadable_result_is_left_out_of_estimates(tmp_path):

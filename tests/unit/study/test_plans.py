@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from statistics import fmean
 
@@ -13,7 +14,7 @@ from headway.study.plan import Column, Plan, Row
 from headway.study.plans import PLANS, find_plan
 from headway.study.plans.cost_tables import TABLE_6
 from headway.study.plans.glue_tables import TABLE_2, TABLE_8, TABLE_9
-from headway.study.plans.xtreme_tables import TABLE_3, TABLE_5
+from headway.study.plans.xtreme_tables import SETS, TABLE_3, TABLE_5
 from headway.study.runner import Runner
 
 
@@ -23,6 +24,11 @@ def data(tmp_path_factory):
     (root / "corpus").mkdir()
     for language in ("en", "de"):
         (root / "corpus" / f"{language}-text.txt").write_text("one two three\n")
+    for part in ("glue", "translation", *(f"xtreme/{name}" for name in SETS)):
+        (root / part).mkdir(parents=True)
+    for split in ("train", "dev"):
+        for language in ("en", "de", "cs", "fr"):
+            (root / "translation" / f"{split}.{language}").write_text("one\n")
     return str(root)
 
 
@@ -36,8 +42,27 @@ def test_every_plan_builds_at_every_size(name, size, data, tmp_path):
     filled = {each.row for each in planned if each.row} or {row.name for row in plan.rows}  # the cost of all is one job
     assert filled == {row.name for row in plan.rows}
     assert len(runner.all) <= len(planned)
-    if size == "paper" and not name.startswith("tisa"):  # its tables are not at hand, and its recipe is another
+    if size == "paper" and not name.startswith(("tisa", "encodings")):  # TISA's recipe is another; ours is no table
         assert any(row.published for row in plan.rows)
+
+
+@pytest.mark.parametrize("name", [name for name in PLANS if name not in ("quick", "cost", "parameters")])
+def test_the_folder_of_data_reaches_the_jobs(name, data):
+    for each in jobs(find_plan(name, "gpu", data)):
+        if each.job.kind in ("text", "pairs", "finetune", "simple", "translate", "pretrain"):
+            assert data in json.dumps(each.job.config), each.job.label
+
+
+def test_a_plan_says_what_its_folder_must_have(data, tmp_path):
+    with pytest.raises(ValueError, match=r"folder with corpus/, glue/, xtreme/xnli/, .*xtreme/squad/, got none"):
+        find_plan("xtreme", "gpu")
+    with pytest.raises(ValueError, match=r"data: expected a folder with translation/, got none\. Pass --data"):
+        find_plan("translation", "gpu")
+    with pytest.raises(FileNotFoundError, match=r"expected corpus/, glue/ in .*, got no glue"):
+        find_plan("glue", "gpu", str(tmp_path))
+    (tmp_path / "translation").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"one sentence a line in .*train\.en, got no such file"):
+        find_plan("translation", "gpu", str(tmp_path))
 
 
 def test_the_main_job_has_what_it_promises():
@@ -165,7 +190,7 @@ def test_plans_of_users_are_files(tmp_path):
 
 
 def test_names_and_folders_are_checked(tmp_path):
-    with pytest.raises(ValueError, match=r"plan: expected one of quick, glue, .*got 'glu'"):
+    with pytest.raises(ValueError, match=r"plan: expected one of quick, encodings, glue, .*got 'glu'"):
         find_plan("glu")
     with pytest.raises(ValueError, match="size: expected one of quick, gpu, paper, got 'huge'"):
         find_plan("glue", "huge")
@@ -173,5 +198,6 @@ def test_names_and_folders_are_checked(tmp_path):
         find_plan("glue", "gpu", str(tmp_path / "none"))
     with pytest.raises(ValueError, match=r"data: expected a folder with corpus/.*Pass --data"):
         find_plan("glue", "gpu")
+    (tmp_path / "glue").mkdir()
     with pytest.raises(FileNotFoundError, match=r"expected text in .*corpus"):
         find_plan("glue", "gpu", str(tmp_path))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from headway.study.plan import Plan
 from headway.study.plans.cost_tables import cost, parameters
+from headway.study.plans.encodings_on_text import encodings
 from headway.study.plans.glue_tables import glue, glue_segments, glue_sharing
 from headway.study.plans.main_job import quick
 from headway.study.plans.tisa_tables import tisa_alone, tisa_beside
@@ -16,6 +17,7 @@ from headway.study.plans.xtreme_tables import long_range, xtreme, xtreme_ablatio
 
 PLANS: dict[str, Callable[[str, str | None], Plan]] = {
     "quick": quick,
+    "encodings": encodings,
     "glue": glue,
     "glue-segments": glue_segments,
     "glue-sharing": glue_sharing,

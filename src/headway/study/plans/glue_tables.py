@@ -147,9 +147,9 @@ def glue_plan(
         rows=rows if size == "paper" else smaller(rows, 8 if size == "quick" else 2),
         columns=glue_columns(size),
         baseline=rows[0].name,
-        pretrain=recipes.pretraining(size, data),
         finetune=glue_tasks(size, data),
-        split=size != "quick",
+        pretrain=recipes.pretraining(size, data),
+        split=size == "paper",
         after=BUILTIN_AFTER if size == "quick" else {},
         analyse=size != "paper",
         claims=claims,
@@ -206,5 +206,7 @@ def builtin_tasks(names: tuple[str, ...]) -> dict[str, FinetuneConfig]:
 def glue_tasks(size: str, data: str | None) -> dict[str, FinetuneConfig]:
     if size == "quick":
         return builtin_tasks(BUILTIN)
-    where = Data(train=(recipes.source(data if size == "paper" else recipes.folder(data), "glue"),), on_error="skip")
+    if size == "gpu" or data is not None:
+        recipes.folder(data, "corpus", "glue")
+    where = Data(train=(recipes.source(data, "glue"),), on_error="skip")
     return {task: recipes.finetuning(task, where, size) for task in (TASKS if size == "paper" else SMALL_TASKS)}

@@ -12,6 +12,7 @@ from headway.tasks.pretrain.recipes import paper, paper_multilingual
 
 FIRST = Start(model="the pretrained encoder of the row")  # filled in by the job
 LIMIT = 20_000  # examples of size gpu
+PARTS = ("corpus", "glue", "xtreme", "translation")  # of a folder of data; a plan reads some
 
 
 def pretraining(size: str, data: str | None, *, length: int = 128) -> PretrainConfig:
@@ -84,11 +85,16 @@ def finetuning(task: str, data: Data, size: str) -> FinetuneConfig:
     )
 
 
-def folder(data: str | None) -> str:
+def folder(data: str | None, *parts: str) -> str:
+    """The folder that was given, in which these parts must be; text in corpus/ is looked for when it is read."""
     if data is None:
-        raise ValueError(
-            "data: expected a folder with corpus/, glue/, xtreme/ and translation/ (those that the plan reads), got "
-            "none. Pass --data."
+        named = ", ".join(f"{part}/" for part in parts or PARTS)
+        raise ValueError(f"data: expected a folder with {named}, got none. Pass --data.")
+    missing = [part for part in parts if part != "corpus" and not (Path(data) / part).is_dir()]
+    if missing:
+        raise FileNotFoundError(
+            f"data: expected {', '.join(f'{part}/' for part in parts)} in {data}, got no {', '.join(missing)}. "
+            f"The guide on studies says which files they hold."
         )
     return data
 

@@ -36,6 +36,7 @@ COLUMNS = (
     Column(name="Avg", source="mean", task=",".join(NAMES[:-1]), measure="mean of the seven numbers"),
 )
 BUILTIN = ("builtin:questions", "builtin:entailment")
+SETS = ("xnli", "xquad", "mlqa", "tydiqa", "squad")
 
 TABLE_3: tuple[Row, ...] = tuple(
     published(row, NAMES, figures)
@@ -159,9 +160,9 @@ def _plan(name: str, title: str, rows: tuple[Row, ...], size: str, data: str | N
         rows=rows if size == "paper" else smaller(rows, 8 if size == "quick" else 2),
         columns=(*own, mean) if size == "quick" else COLUMNS,
         baseline=rows[0].name,
-        pretrain=recipes.multilingual_pretraining(size, data),
         finetune=_tasks(size, data),
-        split=size != "quick",
+        pretrain=recipes.multilingual_pretraining(size, data),
+        split=size == "paper",
         after=BUILTIN_AFTER if size == "quick" else {},
         analyse=size != "paper",
         claims=claims,
@@ -175,9 +176,8 @@ def _plan(name: str, title: str, rows: tuple[Row, ...], size: str, data: str | N
 def _tasks(size: str, data: str | None) -> dict[str, FinetuneConfig]:
     if size == "quick":
         return builtin_tasks(BUILTIN)
-    if size == "gpu":
-        recipes.folder(data)
-    where = {name: recipes.source(data, f"xtreme/{name}") for name in ("xnli", "xquad", "mlqa", "tydiqa", "squad")}
+    recipes.folder(data, "corpus", "glue", *(f"xtreme/{name}" for name in SETS))
+    where = {name: recipes.source(data, f"xtreme/{name}") for name in SETS}
     xnli = Data(
         train=(f"mnli={recipes.source(data, 'glue')}",),
         dev=(f"xnli={where['xnli']}",),

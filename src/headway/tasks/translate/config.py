@@ -14,6 +14,7 @@ from headway.data.translation.cleaning import Rules
 from headway.data.translation.vocabulary import KINDS, VOCAB_SIZE
 from headway.models.translation import TRANSLATION_PRESETS, TranslationConfig, translation_preset
 from headway.storage import config_hash
+from headway.tasks.training.optimizer import groups
 from headway.tasks.training.plan import Rhythm, Steps, at_least
 from headway.tasks.training.runs import flat
 from headway.tasks.training.schedule import inverse_square_root
@@ -116,6 +117,7 @@ class Optimisation(Steps):
         step_tokens: about how many target tokens a step has, in as many batches as that takes.
         warmup: steps in which the learning rate rises.
         learning_rate: the highest; None is that of Vaswani et al. (2017), Eq. (3): (width * warmup)^-0.5.
+        position_rate: as in pretraining, what it is multiplied by for the parameters of encodings.
     """
 
     clip: float | None = None
@@ -126,6 +128,7 @@ class Optimisation(Steps):
     learning_rate: float | None = None
     betas: tuple[float, float] = (0.9, 0.98)
     epsilon: float = 1e-9
+    position_rate: float = 1.0
 
     def __post_init__(self) -> None:
         Steps.__post_init__(self)  # slots make a new class, which super() would not find
@@ -134,6 +137,8 @@ class Optimisation(Steps):
         at_least("warmup", self.warmup, 1)
         if self.learning_rate is not None and not self.learning_rate > 0:
             raise ValueError(f"learning_rate: expected above 0, got {self.learning_rate}.")
+        if not self.position_rate > 0:
+            raise ValueError(f"position_rate: expected above 0, got {self.position_rate}.")
 
     def rate(self, step: int) -> float:
         assert self.learning_rate is not None  # filled in by TranslateConfig.resolved
@@ -141,7 +146,7 @@ class Optimisation(Steps):
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         fused = all(parameter.device.type == "cuda" for parameter in model.parameters())
-        return Adam(model.parameters(), lr=0.0, betas=self.betas, eps=self.epsilon, fused=fused)
+        return Adam(groups(model, 0.0, self.position_rate), lr=0.0, betas=self.betas, eps=self.epsilon, fused=fused)
 
     def lighter(self) -> str:
         return f"Compute it in smaller batches, with --tokens {self.tokens // 2}; that is a new run."
