@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,44 @@ def pretraining() -> str:
     return "\n".join(lines)
 
 
+def translation() -> str:
+    """Decoding and training beside transformers' MarianMT, and what position costs; the newest file of each machine."""
+    paths = sorted(RESULTS.glob("translation_*.json"), key=lambda path: (path.name.split("_")[3][:10], path.name))
+    newest_of = {path.name.split("_")[1]: path for path in paths}
+    head = (
+        "machine | encoding | decoding × MarianMT | training × MarianMT | decoding / sinusoidal | training / sinusoidal"
+    )
+    lines, notes = [f"| {head} |", "|---" * 6 + "|"], []
+    for machine, path in newest_of.items():
+        record = json.loads(path.read_text())
+        environment, options = record["environment"], record["options"]
+        parts = [record.get(part) for part in ("decoding", "training")]
+        for row in options["encodings"]:
+            faster = [_cell(part and part["times_marian"].get(row, {}).get("median")) for part in parts]
+            over = [_cell(part and _over(part["seconds"], row, "sinusoidal")) for part in parts]
+            lines.append(f"| {machine} | {row} | " + " | ".join((*faster, *over)) + " |")
+        shortest = max(2, round(options["shortest"] * options["length"]))
+        where = environment.get("gpu", f"{environment['threads']} thread(s) of {environment['processor']}")
+        notes.append(
+            f"{machine}: {where}, torch {environment['torch']}, {environment['date']}, load "
+            f"{environment['load_before']:.1f} before the run; {options['size']}, {options['batch']} sources of "
+            f"{shortest} to {options['length']} tokens, beam {options['beam']}; "
+            f"[{path.name}](../{path.relative_to(ROOT)})."
+        )
+    return "\n".join([*lines, "", *notes])
+
+
+def _over(seconds: dict[str, list[float]], row: str, base: str) -> float | None:
+    """The median of a row's time over another's in the same round."""
+    if row not in seconds or base not in seconds:
+        return None
+    return statistics.median(a / b for a, b in zip(seconds[row], seconds[base], strict=True))
+
+
+def _cell(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
 def pretraining_wiki() -> str:
     """Evaluation loss of each encoding while it trains."""
     curves, facts = {}, {}
@@ -137,6 +176,14 @@ def pretraining_wiki() -> str:
     return "\n".join(lines)
 
 
+def claims() -> str:
+    """The ledger of the papers' claims, from all committed results."""
+    from headway.claims import ledger
+    from headway.claims.show import markdown
+
+    return markdown(ledger(ROOT / "results")[0])
+
+
 AIMS = {
     "headway, learned Toeplitz": "1.15 / 1.30",
     "headway, fixed Toeplitz (ALiBi)": "1.05 / 1.08",
@@ -151,9 +198,11 @@ TABLES = {
     "attention": attention,
     "attention_ratios": attention_ratios,
     "pretraining": pretraining,
+    "translation": translation,
     "pretraining_wiki": pretraining_wiki,
+    "claims": claims,
 }
-PAGES = ("README.md", "docs/gpu.md", "docs/results.md")
+PAGES = ("README.md", "docs/gpu.md", "docs/results.md", "docs/claims.md")
 
 
 def rendered(text: str) -> str:

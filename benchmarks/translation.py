@@ -4,9 +4,10 @@
 
 Decoding: beam 4, sources of mixed lengths, each translation exactly as long as its source, so that all decode the same
 number of tokens (random weights; the end token is forced there, and nowhere else). MarianMT runs its `generate`.
-Training: a whole step of AdamW on padded pairs; the loss is label smoothing here, plain cross entropy there. On a GPU
-bfloat16, and torch.compile for training; on a CPU float32, where only ratios mean much. Rows take turns. Parity first:
-a row whose greedy words, or the log-probabilities of its beams, differ from whole passes without a cache has no time.
+Training: a whole step of AdamW on padded pairs with label smoothing, MarianMT's by torch's cross entropy of its scores,
+as that model has none of its own. On a GPU bfloat16, and torch.compile for training; on a CPU float32, where only
+ratios mean much. Rows take turns. Parity first: a row whose greedy words, or the log-probabilities of its beams, or the
+loss in training, differ from whole passes without a cache has no time.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, MarianConfig, MarianMTModel
+from transformers.models.marian.modeling_marian import shift_tokens_right
 
 from benchmarks.measure import environment, ratios, save
 from headway.models.translation import TranslationConfig, TranslationModel, translation_preset
@@ -30,6 +33,7 @@ from headway.models.translation import TranslationConfig, TranslationModel, tran
 MARIAN = "transformers' MarianMT"
 ENCODINGS = ("sinusoidal", "shaw", "diet-rel", "t5", "diet-abs")
 PAD, START, END = 0, 1, 2
+SMOOTHING = 0.1
 SIZES = {"base": "diet-base", "big": "big", "small": "small", "tiny": "tiny"}
 
 
@@ -42,7 +46,8 @@ class Bench:
         self.half = self.device.type == "cuda"
         generator = torch.Generator().manual_seed(0)
         longest = options.length
-        self.lengths = torch.randint(max(2, longest // 2), longest + 1, (options.batch,), generator=generator)
+        shortest = max(2, round(options.shortest * longest))
+        self.lengths = torch.randint(shortest, longest + 1, (options.batch,), generator=generator)
         self.lengths[0] = longest
         ids = torch.randint(3, options.vocab, (options.batch, longest), generator=generator)
         self.mask = (torch.arange(longest) < self.lengths[:, None]).long()
@@ -52,6 +57,7 @@ class Bench:
 
     def config(self, encoding: str) -> TranslationConfig:
         sizes = {"vocab_size": self.options.vocab, "max_position_embeddings": 512, "hidden_dropout_prob": 0.1}
+        sizes["label_smoothing"] = SMOOTHING
         return translation_preset(SIZES[self.options.size], encoding=encoding, **sizes)
 
     def ours(self, encoding: str) -> TranslationModel:
@@ -133,15 +139,36 @@ class Bench:
 
     # Training.
 
+    def loss_differs(self, encoding: str) -> str | None:
+        """How the loss differs from torch's, of the scores of a whole pass, in float64 (float32 on a GPU), or None."""
+        model = self.ours(encoding).to(self.device, torch.float32 if self.half else torch.float64)
+        source, mask, labels = (part[:4].to(self.device) for part in (self.source, self.mask, self.labels))
+        with torch.no_grad():
+            loss = float(model(source, mask, labels=labels, loss_only=True).loss)
+            logits = model(source, mask, labels=labels).logits
+            exact = float(F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=SMOOTHING))
+        return None if abs(loss - exact) <= 1e-5 * exact else f"loss {loss}, expected {exact}"
+
     def trainer_of(self, row: str) -> Callable[[], Any]:
         model = (self.marian() if row == MARIAN else self.ours(row)).to(self.device).train()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
         source, mask, labels = (part.to(self.device) for part in (self.source, self.mask, self.labels))
-        run = torch.compile(model) if self.half else model
+
+        def ours() -> Tensor:
+            loss: Tensor = model(source, mask, labels=labels, loss_only=True).loss
+            return loss
+
+        def theirs() -> Tensor:
+            target = shift_tokens_right(labels, PAD, START)
+            logits = model(input_ids=source, attention_mask=mask, decoder_input_ids=target, use_cache=False).logits
+            return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=SMOOTHING)
+
+        loss_of = theirs if row == MARIAN else ours
+        run = torch.compile(loss_of) if self.half else loss_of
 
         def step() -> None:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
-                loss = run(input_ids=source, attention_mask=mask, labels=labels, use_cache=False).loss
+                loss = run()
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -152,7 +179,9 @@ class Bench:
         cases: dict[str, Callable[[], Any]] = {}
         wrong: dict[str, str] = {}
         for row in (MARIAN, *self.options.encodings):
-            difference = None if row == MARIAN or part == "training" else self.differs(row)
+            difference = None
+            if row != MARIAN:
+                difference = self.differs(row) if part == "decoding" else self.loss_differs(row)
             if difference is not None:
                 wrong[row] = difference
                 continue
@@ -211,7 +240,10 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--size", choices=SIZES, default="base")
     parser.add_argument("--vocab", type=int, default=32768)
-    parser.add_argument("--length", type=int, default=32, help="tokens of the longest source; the shortest has half")
+    parser.add_argument("--length", type=int, default=32, help="tokens of the longest source")
+    parser.add_argument(
+        "--shortest", type=float, default=0.5, help="the shortest source's share of that; 1: no padding"
+    )
     parser.add_argument("--batch", type=int, default=64, help="sources")
     parser.add_argument("--beam", type=int, default=4)
     parser.add_argument("--encodings", nargs="+", default=list(ENCODINGS))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import can_return_tuple
 
@@ -16,17 +15,17 @@ from headway.models.frame import Frame
 from headway.models.layers import EncoderLayer, LengthProjection, Pooler
 from headway.models.norm import LayerNorm
 from headway.models.padding import padding
+from headway.models.pretrained import HeadwayPreTrainedModel
 
 
-class EncoderPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
-    """What all encoder models share: how they are drawn, loaded and checkpointed."""
+class EncoderPreTrainedModel(HeadwayPreTrainedModel):
+    """What all encoder models share."""
 
     config_class = EncoderConfig
     config: EncoderConfig
     base_model_prefix = "encoder"
-    supports_gradient_checkpointing = True
     _no_split_modules: ClassVar[list[str]] = ["EncoderLayer"]
-    _input_embed_layer = "words"
+    _draw_themselves: ClassVar[tuple[type[nn.Module], ...]] = (Encoding, LengthProjection)
     # A head is left behind when a model goes on to another task; any other tensor that has no place is an error.
     _keys_to_ignore_on_load_unexpected: ClassVar[set[str]] = {
         r"^prediction\.",
@@ -35,42 +34,8 @@ class EncoderPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
         r"(^|\.)pooler\.",
     }
 
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        if not isinstance(module, Encoding | LengthProjection):
-            super()._init_weights(module)
-            return
-        # Encodings draw themselves. What was loaded stays: only what a checkpoint lacks, and buffers, are made anew.
-        loaded = [(p, p.clone()) for p in module.parameters() if getattr(p, "_is_hf_initialized", False)]
-        module.reset_parameters()
-        for parameter, value in loaded:
-            parameter.copy_(value)
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """As in transformers, except that a tensor this model has no place for is an error, not a warning."""
-        wants_info = kwargs.pop("output_loading_info", False)
-        model, info = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
-        unknown = sorted(info["unexpected_keys"])
-        if unknown:
-            shown = ", ".join(unknown[:8]) + (f" and {len(unknown) - 8} more" if len(unknown) > 8 else "")
-            raise ValueError(
-                f"{pretrained_model_name_or_path}: expected tensors of {cls.__name__} with encoding "
-                f"{model.config.encoding!r} and segments {model.config.segments!r}, got also {shown}. "
-                f"Load it with the configuration it was saved with."
-            )
-        return (model, info) if wants_info else model
-
-    def gradient_checkpointing_enable(
-        self, gradient_checkpointing_kwargs: dict[str, Any] | None = None, **kwargs: Any
-    ) -> None:
-        asked = {"use_reentrant": False, **(gradient_checkpointing_kwargs or {})}
-        if asked["use_reentrant"]:
-            raise ValueError(
-                "use_reentrant: expected False, got True. Biases that layers share come from outside the checkpointed "
-                "layer, and reentrant checkpointing would lose their gradients."
-            )
-        super().gradient_checkpointing_enable(gradient_checkpointing_kwargs=asked, **kwargs)
+    def _choices(self) -> str:
+        return f"{super()._choices()} and segments {self.config.segments!r}"
 
 
 class EncoderModel(EncoderPreTrainedModel):

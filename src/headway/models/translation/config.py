@@ -84,11 +84,6 @@ class TranslationConfig(PreTrainedConfig):  # type: ignore[misc]
         assert self.decoder_start_token_id is not None  # given, or bos_token_id
         return self.decoder_start_token_id
 
-    @property
-    def segments(self) -> str:
-        """Encoders of sentence pairs have segments; here the two sentences are on two sides."""
-        return "none"
-
     def build_encoder(self) -> Encoding:
         return self._encoding(self.encoder_layers, self.encoding_options)
 

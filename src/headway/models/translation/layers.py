@@ -16,6 +16,9 @@ from headway.models.frame import Frame
 from headway.models.norm import LayerNorm
 from headway.models.translation.config import TranslationConfig
 from headway.models.translation.linear import Linear
+from headway.models.translation.packing import Packing
+
+ALL = Packing(None, 0)  # nothing is padding
 
 
 class EncoderLayer(GradientCheckpointingLayer):  # type: ignore[misc]
@@ -28,9 +31,13 @@ class EncoderLayer(GradientCheckpointingLayer):  # type: ignore[misc]
         self.around_attention, self.around_feed_forward = Residual(config), Residual(config)
 
     def forward(
-        self, x: Tensor, frame: Frame, output_attentions: bool = False
-    ) -> tuple[Tensor, Tensor | None]:  # (B, L, E), and the weights (B, H, L, L) if they were asked for
-        mixed, weights = self.attention(self.around_attention.enter(x), frame, None, output_attentions)
+        self,
+        x: Tensor,  # (B, L, E), packed
+        frame: Frame,
+        packing: Packing,
+        output_attentions: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:  # as x, and the weights (B, H, L, L) if they were asked for
+        mixed, weights = self.attention(self.around_attention.enter(x), frame, packing, None, output_attentions)
         x = self.around_attention.leave(x, mixed)
         x = self.around_feed_forward.leave(x, self.feed_forward(self.around_feed_forward.enter(x)))
         return x, weights
@@ -49,17 +56,19 @@ class DecoderLayer(GradientCheckpointingLayer):  # type: ignore[misc]
 
     def forward(
         self,
-        x: Tensor,  # (B, Lq, E)
-        memory: Tensor,  # (B, Lk, E), the encoded source
-        frame: Frame,
-        cross_frame: Frame,
+        x: Tensor,  # (B, Lq, E), packed
+        memory: Tensor,  # (B, Lk, E), packed: the encoded source
+        frames: tuple[Frame, Frame],  # within the target, and from there to the source
+        packings: tuple[Packing, Packing],  # of target and source
         past_key_values: EncoderDecoderCache | None = None,
         output_attentions: bool = False,
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # (B, Lq, E), weights of both attentions if asked for
-        mixed, weights = self.attention(self.around_attention.enter(x), frame, past_key_values, output_attentions)
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # as x, weights of both attentions if asked for
+        mixed, weights = self.attention(
+            self.around_attention.enter(x), frames[0], packings[0], past_key_values, output_attentions
+        )
         x = self.around_attention.leave(x, mixed)
         mixed, cross_weights = self.cross_attention(
-            self.around_cross_attention.enter(x), memory, cross_frame, past_key_values, output_attentions
+            self.around_cross_attention.enter(x), memory, frames[1], packings, past_key_values, output_attentions
         )
         x = self.around_cross_attention.leave(x, mixed)
         x = self.around_feed_forward.leave(x, self.feed_forward(self.around_feed_forward.enter(x)))
@@ -77,20 +86,22 @@ class SelfAttention(nn.Module):
         self.qkv = Linear(config.hidden_size, 3 * config.hidden_size)
         self.output = Linear(config.hidden_size, config.hidden_size)
 
-    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # (B, L, E) to q, k, v (B, H, L, D)
-        q, k, v = self.qkv(x).unflatten(-1, (3, *self.heads)).permute(2, 0, 3, 1, 4)
+    def project(self, x: Tensor, packing: Packing = ALL) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v, each (B, H, L, D)."""
+        qkv = packing.padded(self.qkv(x))
+        q, k, v = qkv.view(*qkv.shape[:2], 3, *self.heads).permute(2, 0, 3, 1, 4)
         return q, k, v
 
     def forward(
-        self, x: Tensor, frame: Frame, cache: EncoderDecoderCache | None, output_attentions: bool
+        self, x: Tensor, frame: Frame, packing: Packing, cache: EncoderDecoderCache | None, output_attentions: bool
     ) -> tuple[Tensor, Tensor | None]:
-        q, k, v = self.project(x)
+        q, k, v = self.project(x, packing)
         q, k = frame.rotate(q, k, self.index)  # keys are turned before they join the cache
         if cache is not None:
             k, v = cache.self_attention_cache.update(k, v, self.index)
         dropout = self.dropout if self.training else 0.0
         mixed, weights = attend(q, k, v, frame, self.index, self.causal, dropout, output_attentions)
-        return self.output(mixed.transpose(1, 2).flatten(2)), weights
+        return self.output(packing.packed(mixed.transpose(1, 2).flatten(2))), weights
 
 
 class CrossAttention(nn.Module):
@@ -105,28 +116,38 @@ class CrossAttention(nn.Module):
         self.key_value = Linear(config.hidden_size, 2 * config.hidden_size)
         self.output = Linear(config.hidden_size, config.hidden_size)
 
-    def project(self, x: Tensor) -> Tensor:  # (B, Lq, E) to (B, H, Lq, D)
-        q: Tensor = self.query(x).unflatten(-1, self.heads).transpose(1, 2)
-        return q
+    def project(self, x: Tensor, packing: Packing = ALL) -> Tensor:  # (B, H, Lq, D)
+        q = packing.padded(self.query(x))
+        return q.view(*q.shape[:2], *self.heads).transpose(1, 2)
 
-    def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:  # (B, Lk, E) to k, v (B, H, Lk, D)
-        k, v = self.key_value(memory).unflatten(-1, (2, *self.heads)).permute(2, 0, 3, 1, 4)
+    def project_memory(self, memory: Tensor, packing: Packing = ALL) -> tuple[Tensor, Tensor]:
+        """k and v, both (B, H, Lk, D)."""
+        kv = packing.padded(self.key_value(memory))
+        k, v = kv.view(*kv.shape[:2], 2, *self.heads).permute(2, 0, 3, 1, 4)
         return k, v
 
     def forward(
-        self, x: Tensor, memory: Tensor, frame: Frame, cache: EncoderDecoderCache | None, output_attentions: bool
+        self,
+        x: Tensor,
+        memory: Tensor,
+        frame: Frame,
+        packings: tuple[Packing, Packing],
+        cache: EncoderDecoderCache | None,
+        output_attentions: bool,
     ) -> tuple[Tensor, Tensor | None]:
+        packing, memory_packing = packings
         if cache is not None and cache.is_updated.get(self.index):
             kept = cache.cross_attention_cache.layers[self.index]
             k, v = kept.keys, kept.values
         else:
-            k, v = self.project_memory(memory)
+            k, v = self.project_memory(memory, memory_packing)
             if cache is not None:
                 k, v = cache.cross_attention_cache.update(k, v, self.index)
                 cache.is_updated[self.index] = True
         dropout = self.dropout if self.training else 0.0
-        mixed, weights = attend(self.project(x), k, v, frame, self.index, False, dropout, output_attentions)
-        return self.output(mixed.transpose(1, 2).flatten(2)), weights
+        q = self.project(x, packing)
+        mixed, weights = attend(q, k, v, frame, self.index, False, dropout, output_attentions)
+        return self.output(packing.packed(mixed.transpose(1, 2).flatten(2))), weights
 
 
 class FeedForward(nn.Module):

@@ -10,8 +10,9 @@ from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import can_return_tuple
 
-from headway.models.encoder import EncoderPreTrainedModel
+from headway.encodings import Encoding
 from headway.models.losses import IGNORED
+from headway.models.pretrained import HeadwayPreTrainedModel
 from headway.models.translation.config import TranslationConfig
 from headway.models.translation.decoding import Decoding
 from headway.models.translation.hypothesis import Hypothesis
@@ -19,9 +20,10 @@ from headway.models.translation.linear import Linear
 from headway.models.translation.losses import smoothed_cross_entropy
 from headway.models.translation.search import translate
 from headway.models.translation.sides import Decoder, Encoder
+from headway.models.translation.words import loss_of_words, read
 
 
-class TranslationModel(EncoderPreTrainedModel, GenerationMixin):  # type: ignore[misc]
+class TranslationModel(HeadwayPreTrainedModel, GenerationMixin):  # type: ignore[misc]
     """The Transformer (Vaswani et al. 2017) with any encoding in both sides; words in, scores of all words out.
 
     Sequences are padded on the right. `translate` is the fast way to decode; transformers' `generate` works as well.
@@ -34,7 +36,7 @@ class TranslationModel(EncoderPreTrainedModel, GenerationMixin):  # type: ignore
     accepts_loss_kwargs = True  # tells transformers' Trainer that forward takes num_items_in_batch
     _no_split_modules: ClassVar[list[str]] = ["EncoderLayer", "DecoderLayer"]
     _tied_weights_keys: ClassVar[dict[str, str]] = {"output.weight": "encoder.words.weight"}
-    _keys_to_ignore_on_load_unexpected: ClassVar[set[str]] = set()
+    _draw_themselves: ClassVar[tuple[type[nn.Module], ...]] = (Encoding, Linear)
 
     def __init__(self, config: TranslationConfig) -> None:
         super().__init__(config)
@@ -48,8 +50,6 @@ class TranslationModel(EncoderPreTrainedModel, GenerationMixin):  # type: ignore
         """Words with standard deviation E^-0.5, which their scaling by E^0.5 makes 1; other layers draw themselves."""
         if isinstance(module, nn.Embedding | nn.Linear):
             nn.init.normal_(module.weight, std=self.config.hidden_size**-0.5)
-        elif isinstance(module, Linear):
-            module.reset_parameters()
         else:
             super()._init_weights(module)
 
@@ -67,6 +67,7 @@ class TranslationModel(EncoderPreTrainedModel, GenerationMixin):  # type: ignore
         num_items_in_batch: Tensor | int | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
+        loss_only: bool = False,
     ) -> Seq2SeqLMOutput:
         """Scores of all words after each target position, (B, Lt, V), and the loss where there are labels.
 
@@ -83,22 +84,30 @@ class TranslationModel(EncoderPreTrainedModel, GenerationMixin):  # type: ignore
             num_items_in_batch: what the sum of losses is divided by, in place of this batch's number of labels.
             output_attentions: also the weights of all attentions, before dropout; from the plain formula.
             output_hidden_states: also the layers' inputs and the last output, of both sides.
+            loss_only: no scores, only the loss, which takes labels: the way to train, much faster on a CPU.
         """
         with_weights = self.config.output_attentions if output_attentions is None else output_attentions
         with_states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        source = encoder_outputs
-        if source is None:
-            source = self.encoder(input_ids, attention_mask, with_weights, with_states)
-        elif isinstance(source, tuple):
-            source = BaseModelOutput(*source)
+        if loss_only and labels is None:
+            raise ValueError("labels: expected them with loss_only, got none. There is no loss without them.")
         if decoder_input_ids is None:
             if labels is None:
                 raise ValueError("decoder_input_ids, labels: expected at least one of them, got neither.")
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        source = encoder_outputs
+        embeds, decoder_embeds, words = self._embedded(
+            None if source is not None else input_ids, decoder_input_ids, loss_only
+        )
+        if source is None:
+            source = self.encoder(None, attention_mask, with_weights, with_states, inputs_embeds=embeds)
+        elif isinstance(source, tuple):
+            source = BaseModelOutput(*source)
         if past_key_values is None and labels is None and not (self.training or use_cache is False):
             past_key_values = self._new_cache() if use_cache or self.config.use_cache else None
+        if loss_only and labels is not None and decoder_attention_mask is None:
+            decoder_attention_mask = self._up_to_last(labels)
         decoded = self.decoder(
-            self.encoder.embedded(decoder_input_ids),
+            decoder_embeds,
             source.last_hidden_state,
             attention_mask,
             decoder_attention_mask,
@@ -106,10 +115,11 @@ class TranslationModel(EncoderPreTrainedModel, GenerationMixin):  # type: ignore
             with_weights,
             with_states,
         )
-        logits = self.output(decoded.last_hidden_state)
-        loss = None
+        logits = loss = None
+        if not loss_only:
+            logits = self.output(decoded.last_hidden_state)
         if labels is not None:
-            loss = self._loss(logits, labels, num_items_in_batch)
+            loss = self._loss(decoded.last_hidden_state, logits, words, labels, num_items_in_batch)
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,
@@ -138,13 +148,53 @@ class TranslationModel(EncoderPreTrainedModel, GenerationMixin):  # type: ignore
         shifted[:, 0] = self.config.decoder_start
         return shifted.masked_fill(shifted == IGNORED, self.config.pad_token_id)
 
-    def _loss(self, logits: Tensor, labels: Tensor, count: Tensor | int | None) -> Tensor:
-        if labels.shape != logits.shape[:2]:
-            raise ValueError(
-                f"labels: expected {tuple(logits.shape[:2])} (from decoder_input_ids), got {tuple(labels.shape)}."
-            )
-        labels = labels.masked_fill(labels == self.config.pad_token_id, IGNORED)
-        return smoothed_cross_entropy(logits, labels, self.config.label_smoothing, count)
+    def _embedded(
+        self, ids: Tensor | None, decoder_ids: Tensor, loss_only: bool
+    ) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        """Both sides' words, and the output's weights where `loss_of_words` is to take them, else None."""
+        encoder, weight = self.encoder, self.output.weight
+        fuses = loss_only and self._fuses()
+        if fuses and ids is not None and weight is encoder.words.weight:
+            source, target, words = read(weight, ids, decoder_ids)
+            return source * encoder.scale, target * encoder.scale, words
+        embeds = None if ids is None else encoder.embedded(ids)
+        return embeds, encoder.embedded(decoder_ids), weight if fuses else None
+
+    def _fuses(self) -> bool:
+        """Whether `loss_of_words` works: on a CPU in full precision, with an output that nobody has wrapped."""
+        weight = self.output.weight
+        full = weight.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(weight.device.type)
+        return type(self.output) is nn.Linear and full and _is_read(weight)
+
+    def _loss(
+        self,
+        x: Tensor,  # (B, Lt, E), the decoder's output
+        logits: Tensor | None,
+        words: Tensor | None,
+        labels: Tensor,
+        count: Tensor | int | None,
+    ) -> Tensor:
+        smoothing = self.config.label_smoothing
+        labels = self._named(labels, x.shape[:2])
+        if logits is None and _is_read(labels):
+            named = labels != IGNORED
+            x, labels = x[named], labels[named]
+        if words is not None:
+            return loss_of_words(x, words, labels, smoothing, float(max(1, len(labels)) if count is None else count))
+        return smoothed_cross_entropy(self.output(x) if logits is None else logits, labels, smoothing, count)
+
+    def _named(self, labels: Tensor, shape: torch.Size) -> Tensor:
+        """The labels, -100 wherever no word is to be named."""
+        if labels.shape != shape:
+            raise ValueError(f"labels: expected {tuple(shape)} (from decoder_input_ids), got {tuple(labels.shape)}.")
+        return labels.masked_fill(labels == self.config.pad_token_id, IGNORED)
+
+    def _up_to_last(self, labels: Tensor) -> Tensor | None:
+        """Ones up to the last label of each row, then zeros: what comes after has no part in the loss."""
+        if not _is_read(labels):
+            return None  # of use only where padding is left out
+        named = self._named(labels, labels.shape) != IGNORED
+        return named.flip(1).cummax(1).values.flip(1)
 
     def _new_cache(self) -> EncoderDecoderCache:
         return EncoderDecoderCache(DynamicCache(), DynamicCache())
@@ -168,3 +218,8 @@ class TranslationModel(EncoderPreTrainedModel, GenerationMixin):  # type: ignore
 
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
         self.output = new_embeddings
+
+
+def _is_read(x: Tensor) -> bool:
+    """Whether values may decide about shapes: on a CPU. Elsewhere that waits for the device, or breaks a graph."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from headway.models.translation.model import TranslationModel
 
 # On a GPU, looking whether sources are done waits for the device, and a smaller batch wants a new graph: look now and
-# then, and let sources leave when they are half of the batch. On a CPU one that leaves saves its share at once.
+# then, and let sources leave when they are half of the batch, unless all are so few hypotheses that a step takes as
+# long with half of them. On a CPU one that leaves saves its share at once.
 LOOK_EVERY = 4
+FEW = 256
 
 
 @torch.no_grad()
@@ -73,7 +75,7 @@ def _run(model: TranslationModel, state: DecoderState, search: BeamSearch | Path
         if position == longest and not all(done):
             raise FloatingPointError("scores: expected numbers, got NaN. Check the parameters (a diverged run?).")
         over = [b for b, is_done in enumerate(done) if is_done]
-        if not over or not (on_cpu or 2 * len(over) >= len(left)):
+        if not over or not (on_cpu or len(over) == len(left) or _smaller_pays(len(over), state.tokens.shape)):
             continue
         found.update(zip((left[b] for b in over), search.results(over), strict=True))
         stay = [b for b, is_done in enumerate(done) if not is_done]
@@ -82,6 +84,12 @@ def _run(model: TranslationModel, state: DecoderState, search: BeamSearch | Path
         state, search = state.of_sources(chosen), search.of_sources(chosen)
         step = Stepper(model, state, search)
     return [found[source] for source in range(len(found))]
+
+
+def _smaller_pays(over: int, shape: torch.Size) -> bool:  # (B, K)
+    """Whether a GPU gains by a batch without these sources."""
+    batch, paths = shape
+    return 2 * over >= batch and batch * paths > FEW
 
 
 def longest_of(model: TranslationModel) -> int | None:

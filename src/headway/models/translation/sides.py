@@ -15,6 +15,7 @@ from headway.models.frame import Frame
 from headway.models.norm import LayerNorm
 from headway.models.translation.config import TranslationConfig
 from headway.models.translation.layers import DecoderLayer, EncoderLayer
+from headway.models.translation.packing import Packing
 
 
 class Encoder(nn.Module):
@@ -42,20 +43,25 @@ class Encoder(nn.Module):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool = True,
+        inputs_embeds: Tensor | None = None,  # (B, L, E), what `embedded` gives, in place of input_ids
     ) -> BaseModelOutput:
-        if input_ids is None:
-            raise ValueError("input_ids: expected the source (B, L), or encoder_outputs in its place, got neither.")
-        x = self.embedded(input_ids)
-        frame = frame_of(self.encoding, x.shape[1], x.shape[1], lengths=lengths_of(attention_mask, x.shape[:2]))
-        x = self.dropout(frame.embed(x))
+        x = inputs_embeds
+        if x is None:
+            if input_ids is None:
+                raise ValueError("input_ids: expected the source (B, L), or encoder_outputs in its place, got neither.")
+            x = self.embedded(input_ids)
+        lengths = lengths_of(attention_mask, x.shape[:2])
+        frame = frame_of(self.encoding, x.shape[1], x.shape[1], lengths=lengths)
+        packing = Packing(lengths, x.shape[1])
+        x = self.dropout(packing.packed(frame.embed(x)))
         states, all_weights = [x], []
         for layer in self.layers:
-            x, weights = layer(x, frame, bool(output_attentions))
+            x, weights = layer(x, frame, packing, bool(output_attentions))
             states.append(x)
             all_weights.append(weights)
         return BaseModelOutput(
-            last_hidden_state=x if self.norm is None else self.norm(x),
-            hidden_states=tuple(states) if output_hidden_states else None,
+            last_hidden_state=packing.padded(x if self.norm is None else self.norm(x)),
+            hidden_states=tuple(packing.padded(state) for state in states) if output_hidden_states else None,
             attentions=tuple(all_weights) if output_attentions else None,
         )
 
@@ -86,18 +92,21 @@ class Decoder(nn.Module):
         output_hidden_states: bool | None = None,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         length, start = x.shape[1], 0 if past_key_values is None else int(past_key_values.get_seq_length())
-        lengths_of(decoder_attention_mask, (x.shape[0], start + length))  # checks it; causal order needs no more
-        frame = frame_of(self.encoding, length, start + length, start)
+        own_lengths = lengths_of(decoder_attention_mask, (x.shape[0], start + length))
         lengths = lengths_of(attention_mask, memory.shape[:2])
+        frame = frame_of(self.encoding, length, start + length, start)  # causal order needs no lengths
         cross_frame = frame_of(self.cross_encoding, length, memory.shape[1], start, lengths)
-        x = self.dropout(frame.embed(x))
+        packing = Packing(own_lengths if past_key_values is None else None, length)
+        memory_packing = Packing(lengths, memory.shape[1])
+        memory = memory_packing.packed(memory)
+        x = self.dropout(packing.packed(frame.embed(x)))
         states, all_weights, all_cross_weights = [x], [], []
         for layer in self.layers:
             x, weights, cross_weights = layer(
                 x,
                 memory,
-                frame,
-                cross_frame,
+                (frame, cross_frame),
+                (packing, memory_packing),
                 past_key_values=past_key_values,
                 output_attentions=bool(output_attentions),
             )
@@ -105,8 +114,8 @@ class Decoder(nn.Module):
             all_weights.append(weights)
             all_cross_weights.append(cross_weights)
         return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=x if self.norm is None else self.norm(x),
-            hidden_states=tuple(states) if output_hidden_states else None,
+            last_hidden_state=packing.padded(x if self.norm is None else self.norm(x)),
+            hidden_states=tuple(packing.padded(state) for state in states) if output_hidden_states else None,
             attentions=tuple(all_weights) if output_attentions else None,
             cross_attentions=tuple(all_cross_weights) if output_attentions else None,
         )

@@ -28,10 +28,10 @@ class NextWords(Objective):
         return (batch["labels"] != IGNORED).sum()
 
     def forward(self, batch: Batch, count: Tensor) -> Tensor:
-        output = self.model(**batch, num_items_in_batch=count)
         if self.training:
-            smoothed: Tensor = output.loss
+            smoothed: Tensor = self.model(**batch, num_items_in_batch=count, loss_only=True).loss
             return smoothed
+        output = self.model(**batch)
         exact = cross_entropy(output.logits, batch["labels"], count=1)
         named = (output.logits.argmax(-1) == batch["labels"]).sum()  # no word has the label IGNORED
         return torch.stack([exact.double(), named.double(), self.count(batch).double()])

@@ -1,0 +1,59 @@
+"""What all models share as transformers models: how they are drawn, loaded and checkpointed."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from headway.encodings import Encoding
+
+
+class HeadwayPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
+    """A transformers model with an encoding; its configuration names that."""
+
+    supports_gradient_checkpointing = True
+    _input_embed_layer = "words"
+    _draw_themselves: ClassVar[tuple[type[nn.Module], ...]] = (Encoding,)  # modules with a reset_parameters to call
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if not isinstance(module, self._draw_themselves):
+            super()._init_weights(module)
+            return
+        # What was loaded stays: only what a checkpoint lacks, and buffers, are made anew.
+        loaded = [(p, p.clone()) for p in module.parameters() if getattr(p, "_is_hf_initialized", False)]
+        module.reset_parameters()  # type: ignore[operator]
+        for parameter, value in loaded:
+            parameter.copy_(value)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers, except that a tensor this model has no place for is an error, not a warning."""
+        wants_info = kwargs.pop("output_loading_info", False)
+        model, info = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
+        unknown = sorted(info["unexpected_keys"])
+        if unknown:
+            shown = ", ".join(unknown[:8]) + (f" and {len(unknown) - 8} more" if len(unknown) > 8 else "")
+            raise ValueError(
+                f"{pretrained_model_name_or_path}: expected tensors of {cls.__name__} with {model._choices()}, "
+                f"got also {shown}. Load it with the configuration it was saved with."
+            )
+        return (model, info) if wants_info else model
+
+    def _choices(self) -> str:
+        """The choices of the configuration that tensors depend on, in words."""
+        return f"encoding {self.config.encoding!r}"
+
+    def gradient_checkpointing_enable(
+        self, gradient_checkpointing_kwargs: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        asked = {"use_reentrant": False, **(gradient_checkpointing_kwargs or {})}
+        if asked["use_reentrant"]:
+            raise ValueError(
+                "use_reentrant: expected False, got True. Biases that layers share come from outside the checkpointed "
+                "layer, and reentrant checkpointing would lose their gradients."
+            )
+        super().gradient_checkpointing_enable(gradient_checkpointing_kwargs=asked, **kwargs)
