@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from headway.cli import app
 from headway.data.text.tokenizers import train_tokenizer
 from headway.models import EncoderForMaskedLM, preset
-from headway.tasks.finetune import Data, Grid, Spans, Start, run
+from headway.tasks.finetune import Data, Grid, Spans, Start, run, run_all
 from headway.tasks.finetune.recipes import quick
 from headway.tasks.training.runs import RunStopped
 
@@ -188,20 +188,53 @@ def test_a_killed_run_ends_the_same(folders, glue, tmp_path):
     assert steps == sorted(steps)  # what was logged twice is there once
 
 
-def test_jobs_share_the_runs_and_change_nothing(folders, glue, tmp_path):
-    data = Data(train=(str(glue),), on_error="skip", limit=96)
-    configs = [
-        small("sst2", folders / "ours", tmp_path / name, seeds=(0, 1), rates=(1e-3,), data=data, batch=16)
-        for name in ("alone", "together")
-    ]
-    alone = run(configs[0], progress=False, cpu=True)
-    together = run(configs[1], progress=False, cpu=True, jobs=2)
-    assert [each["history"] for each in alone.runs] == [each["history"] for each in together.runs]
-    assert alone.rates[0]["scores"].keys() == {"0", "1"}
-    assert alone.runs[0]["history"] != alone.runs[1]["history"] or alone.runs[0]["score"] == 1.0
-    assert (tmp_path / "together" / "model" / "model.safetensors").exists()
+@pytest.fixture
+def one_thread(monkeypatch):
+    """Here and in processes that are started: sums are rounded otherwise with another number of threads."""
+    before = torch.get_num_threads()
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_sweeps_share_the_processes_and_jobs_change_nothing(folders, glue, tmp_path):
+    """Each run alone, and all runs of two tasks by two processes: the same scores, and the same weights are kept."""
+
+    def both(name):
+        words = Data(train=(str(glue),), on_error="skip", limit=96)
+        return [
+            small("sst2", folders / "ours", tmp_path / name / "sst2", seeds=(0, 1), data=words, batch=16),
+            small("builtin:similarity", folders / "ours", tmp_path / name / "pairs", data=Data(limit=64), batch=16),
+        ]
+
+    alone = [run(config, progress=False, cpu=True) for config in both("alone")]
+    together = run_all(both("together"), progress=False, cpu=True, jobs=2)
+    for one, other in zip(alone, together, strict=True):
+        assert [each["history"] for each in one.runs] == [each["history"] for each in other.runs]
+        assert one.data == other.data
+        assert one.score == other.score
+    assert alone[0].rates[0]["scores"].keys() == {"0", "1"}
+    assert alone[0].runs[0]["history"] != alone[0].runs[1]["history"] or alone[0].runs[0]["score"] == 1.0
+    for name in ("sst2", "pairs"):
+        kept = [weights(tmp_path / how / name) for how in ("alone", "together")]
+        assert kept[0].keys() == kept[1].keys()
+        assert all(torch.equal(value, kept[1][key]) for key, value in kept[0].items())
+        assert not list((tmp_path / "together" / name).glob("runs/*/model"))
     with pytest.raises(ValueError, match="jobs: expected at least 1, got 0"):
-        run(configs[0], jobs=0)
+        run(both("other")[0], jobs=0)
+    with pytest.raises(ValueError, match="configs: expected a folder each, got"):
+        run_all([both("other")[0]] * 2)
+
+
+def test_a_failing_run_stops_the_others_and_leaves_what_is_done(folders, glue, tmp_path):
+    data = Data(train=(str(glue),), on_error="skip", limit=64)
+    config = small("sst2", folders / "ours", tmp_path / "out", rates=(1e-3, 1e30), epochs=5, data=data)
+    with pytest.raises(RunStopped, match=r"learning rate 1e\+30 and seed 0"):
+        run(config, progress=False, cpu=True, jobs=2)
+    assert (tmp_path / "out/runs/rate-0.001-seed-0/result.json").exists()
+    assert not (tmp_path / "out/result.json").exists()
 
 
 def test_a_finished_sweep_is_read_and_a_changed_one_refused(folders, glue, tmp_path):
@@ -230,6 +263,7 @@ def test_a_rate_that_breaks_the_weights_is_named(folders, glue, tmp_path):
         (("rte", "--data", "x", "--recipe", "slow"), "recipe: expected one of full, quick"),
         (("sst2", "--data", "GLUE"), "line 8: expected 2 columns, got 1"),
         (("builtin:entailment", "--segments", "both"), "segments: expected one of"),
+        (("rte", "rte", "--data", "x"), "tasks: expected each once, got rte rte"),
     ],
 )
 def test_bad_arguments_are_named(folders, glue, tmp_path, arguments, message):
@@ -263,6 +297,17 @@ def test_the_command_says_what_came_out(folders, glue, tmp_path):
     assert "run 2/2: rate 3e-05, seed 1: dev accuracy" in done.stderr
     again = CliRunner().invoke(app, [*arguments, *options, "--resume"])
     assert again.stdout == done.stdout
+
+
+def test_several_tasks_have_a_folder_each(folders, tmp_path):
+    options = ["--recipe", "quick", "--seeds", "1", "--epochs", "1", "--limit", "32", "--length", "64", "--cpu"]
+    arguments = ["finetune", "builtin:acceptability", "builtin:similarity", "--model", str(folders / "ours")]
+    done = CliRunner().invoke(app, [*arguments, *options, "--quiet", "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line.endswith(":")] == ["builtin:acceptability:", "builtin:similarity:"]
+    assert f"wrote {tmp_path}/out/builtin-similarity: result.json" in done.stdout
+    assert (tmp_path / "out" / "builtin-acceptability" / "model" / "model.safetensors").exists()
 
 
 def test_help_has_examples():

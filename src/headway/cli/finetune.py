@@ -12,11 +12,13 @@ if TYPE_CHECKING:
 
 
 def finetune(
-    task: Annotated[
-        str,
+    tasks: Annotated[
+        list[str],
         typer.Argument(
+            metavar="TASK...",
             help="cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, snli, xnli, pawsx, squad, tydiqa, or "
-            "builtin:acceptability, builtin:entailment, builtin:similarity, builtin:questions."
+            "builtin:acceptability, builtin:roles, builtin:entailment, builtin:similarity, builtin:questions; several "
+            "share --jobs.",
         ),
     ],
     model: Annotated[str, typer.Option(help="Folder or Hub name of one of our encoders or any of transformers.")],
@@ -53,7 +55,10 @@ def finetune(
     on_error: Annotated[str, typer.Option(help="raise stops at bad rows, skip leaves them out and counts.")] = "raise",
     baselines: Annotated[bool, typer.Option("--baselines", help="Also score simple classifiers.")] = False,
     jobs: Annotated[int, typer.Option(help="Runs at once, in processes that share the device.")] = 1,
-    out: Annotated[str | None, typer.Option(help="Folder of all runs; else runs/NAME-HASH.")] = None,
+    graphs: Annotated[bool, typer.Option("--graphs/--no-graphs", help="On a GPU, replay steps as CUDA graphs.")] = True,
+    out: Annotated[
+        str | None, typer.Option(help="Folder of all runs, with one a task where there are several; else runs/NAME.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the runs in the folder.")] = False,
     cpu: Annotated[bool, typer.Option("--cpu", help="Leave a GPU alone.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
@@ -67,6 +72,7 @@ def finetune(
     Examples:
       headway finetune rte --model runs/tisa/model --data glue
       headway finetune builtin:entailment --model runs/tisa/model --recipe quick --transfer builtin:entailment
+      headway finetune rte mrpc stsb cola --model runs/tisa/model --data glue --jobs 6 --baselines
       headway finetune stsb --model bert-base-uncased --data hub --jobs 4 --predict hub
       headway finetune xnli --model xlm-roberta-base --data mnli=glue --dev xnli=xnli --transfer xnli=xnli
       headway finetune squad --model m --data squad --transfer xquad=xquad --transfer mlqa=mlqa
@@ -75,44 +81,55 @@ def finetune(
 
     with told():
         from headway.cli.pretrain import given
-        from headway.tasks.finetune import Data, Grid, Start, run
+        from headway.tasks.finetune import Data, Grid, Start, run_all
         from headway.tasks.finetune.recipes import recipe as named
 
-        config = named(recipe)(
-            task,
-            Start(model=model, tokenizer=tokenizer, segments=segments),
-            Data(
-                train=tuple(data or ()),
-                dev=tuple(dev or ()),
-                transfer=tuple(transfer or ()),
-                predict=tuple(predict or ()),
-                languages=tuple(languages.split(",")) if languages else (),
-                limit=limit,
-                on_error=on_error,
-            ),
+        def asked(task: str) -> FinetuneConfig:
+            config = named(recipe)(
+                task,
+                Start(model=model, tokenizer=tokenizer, segments=segments),
+                Data(
+                    train=tuple(data or ()),
+                    dev=tuple(dev or ()),
+                    transfer=tuple(transfer or ()),
+                    predict=tuple(predict or ()),
+                    languages=tuple(languages.split(",")) if languages else (),
+                    limit=limit,
+                    on_error=on_error,
+                ),
+            )
+            return replace(
+                config,
+                grid=Grid(
+                    rates=tuple(learning_rate) if learning_rate else config.grid.rates,
+                    seeds=tuple(range(seed, seed + (len(config.grid.seeds) if seeds is None else seeds))),
+                ),
+                protocol=given(
+                    config.protocol,
+                    epochs=epochs,
+                    batch=batch,
+                    length=length,
+                    evaluate=evaluate_every,
+                    checkpoint=checkpoint_every,
+                    bf16=bf16,
+                ),
+                spans=given(config.spans, overlap=overlap),
+                out=out if out is None or len(tasks) == 1 else f"{out}/{task.replace(':', '-')}",
+            )
+
+        if len(set(tasks)) < len(tasks):
+            raise ValueError(f"tasks: expected each once, got {' '.join(tasks)}.")
+        configs = [asked(task) for task in tasks]
+        results = run_all(
+            configs, resume=resume, progress=not quiet, jobs=jobs, baselines=baselines, cpu=cpu, graphs=graphs
         )
-        config = replace(
-            config,
-            grid=Grid(
-                rates=tuple(learning_rate) if learning_rate else config.grid.rates,
-                seeds=tuple(range(seed, seed + (len(config.grid.seeds) if seeds is None else seeds))),
-            ),
-            protocol=given(
-                config.protocol,
-                epochs=epochs,
-                batch=batch,
-                length=length,
-                evaluate=evaluate_every,
-                checkpoint=checkpoint_every,
-                bf16=bf16,
-            ),
-            spans=given(config.spans, overlap=overlap),
-            out=out,
-        )
-        tell(config, run(config, resume=resume, progress=not quiet, jobs=jobs, baselines=baselines, cpu=cpu))
+        for result in results:
+            if len(results) > 1:
+                typer.echo(f"{result.task}:")
+            tell(result)
 
 
-def tell(config: FinetuneConfig, result: Result) -> None:
+def tell(result: Result) -> None:
     """The summary as a table, and what was written."""
     for rate in result.rates:
         score = rate["score"]

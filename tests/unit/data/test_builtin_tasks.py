@@ -46,7 +46,7 @@ def test_languages_ask_the_same_in_other_words(name):
             assert [each.label for each in first] == [each.label for each in other]
 
 
-@pytest.mark.parametrize("name", ["builtin:acceptability", "builtin:entailment", "builtin:similarity"])
+@pytest.mark.parametrize("name", ["builtin:acceptability", "builtin:entailment", "builtin:roles", "builtin:similarity"])
 def test_labels_are_about_equally_frequent(name):
     counts = Counter(example.label for example in examples(name, "train"))
     share = SIZES["train"] / len(counts)

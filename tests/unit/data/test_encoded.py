@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from headway.data.transfer.encoded import TrainingBatches, encode, evaluation_batches
+from headway.data.transfer.encoded import Resident, TrainingBatches, encode, evaluation_batches
 from headway.data.transfer.examples import Example
 
 
@@ -26,7 +27,9 @@ def tokenizer():
 
 def test_pairs_keep_their_segments_and_are_padded_at_the_end(tokenizer):
     encoded = encode(tokenizer, [Example("0", "a b c", "d", 1), Example("1", "a", "b", None)], length=16)
-    batch = encoded.batch(np.array([1, 0]))
+    resident, chosen = Resident(encoded, torch.device("cpu")), np.array([1, 0])
+    assert resident.width(chosen) == 16
+    batch = resident.batch(resident.numbers(chosen), 16)
     assert batch["input_ids"].shape == batch["token_type_ids"].shape == (2, 16)
     assert batch["input_ids"][:, :8].tolist() == [[2, 4, 3, 5, 3, 0, 0, 0], [2, 4, 5, 6, 3, 7, 3, 0]]
     assert batch["token_type_ids"][:, :8].tolist() == [[0, 0, 0, 1, 1, 0, 0, 0], [0, 0, 0, 0, 0, 1, 1, 0]]

@@ -9,6 +9,7 @@ import pytest
 
 from headway.data import Language, Sentence, corrupt, entailment_pair, question, similarity_pair
 from headway.data.language.grammar import Clause, NounPhrase, Predicate
+from headway.data.language.labelled import role_pair
 from headway.data.language.lexicon import PREPOSITIONS
 from headway.data.language.sentence import realise
 
@@ -96,6 +97,25 @@ def test_entailment_is_out_of_reach_of_bags():
     assert abs(held_out(bags) - 1 / 3) < 0.03
 
 
+def test_roles_follow_from_the_words():
+    rng, labels = Random(0), Counter()
+    for _ in range(3000):
+        pair = role_pair(LANGUAGE, rng)
+        verb, agent, patient = meaning(pair.premise)
+        expected = {(verb, agent, patient): "entailment", (verb, patient, agent): "contradiction"}
+        assert expected[meaning(pair.hypothesis)] == pair.label
+        assert bag(pair.premise.words) == bag(pair.hypothesis.words)
+        labels[pair.label] += 1
+    assert abs(labels["entailment"] / 3000 - 1 / 2) < 0.04
+
+
+def test_roles_are_out_of_reach_of_bags():
+    rng = Random(1)
+    pairs = [role_pair(SMALL, rng) for _ in range(8000)]
+    bags = [((bag(pair.premise.words), bag(pair.hypothesis.words)), pair.label) for pair in pairs]
+    assert abs(held_out(bags) - 1 / 2) < 0.03
+
+
 def test_similarity_counts_parts_that_agree():
     def parts(sentence: Sentence) -> dict[str, str]:
         verb, agent, patient = meaning(sentence)
@@ -157,6 +177,6 @@ def test_question_rejects_negative_fillers():
         question(LANGUAGE, Random(0), fillers=-1)
 
 
-@pytest.mark.parametrize("make", [entailment_pair, similarity_pair, question])
+@pytest.mark.parametrize("make", [entailment_pair, role_pair, similarity_pair, question])
 def test_same_generator_same_example(make):
     assert make(LANGUAGE, Random(5)) == make(LANGUAGE, Random(5)) != make(LANGUAGE, Random(6))

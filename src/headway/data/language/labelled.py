@@ -17,6 +17,8 @@ from headway.data.language.sentence import Sentence, realise
 
 CORRUPTIONS = ("nouns", "verbs", "order")
 LABELS = ("entailment", "neutral", "contradiction")
+ROLE_LABELS = ("entailment", "contradiction")
+ROLE_NOUNS = 14  # that `role_pair` speaks of
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,24 @@ def entailment_pair(language: Language, rng: Random) -> EntailmentPair:
     else:
         hypothesis = shuffled(rng, (bystander, pick(rng, (agent, patient))))
     return EntailmentPair(premise, _act(language, rng, verb, *hypothesis), label)
+
+
+def role_pair(language: Language, rng: Random) -> EntailmentPair:
+    """One acts on another. Does a second sentence say the same, or that the other acts?
+
+    The simplest inference that is in the order of words, for small budgets: both sentences are active and of the same
+    words, and the nouns keep their places (entailment) or exchange them (contradiction). Nouns are few and share their
+    number, so given both bags of words the labels are equally likely.
+    """
+    plural, verb = rng.random() < 0.5, pick(rng, language.lexicon.transitives)
+    agent, patient = (NounPhrase(n, plural) for n in shuffled(rng, language.lexicon.nouns[:ROLE_NOUNS])[:2])
+    label = pick(rng, ROLE_LABELS)
+    roles = (agent, patient) if label == "entailment" else (patient, agent)
+    premise, hypothesis = (
+        realise(Clause(subject, (Predicate(verb, other),)), language.lexicon)
+        for subject, other in ((agent, patient), roles)
+    )
+    return EntailmentPair(premise, hypothesis, label)
 
 
 def similarity_pair(language: Language, rng: Random) -> SimilarityPair:

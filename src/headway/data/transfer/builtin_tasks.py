@@ -13,7 +13,15 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from headway.data.language.labelled import LABELS, corrupt, entailment_pair, question, similarity_pair
+from headway.data.language.labelled import (
+    LABELS,
+    ROLE_LABELS,
+    corrupt,
+    entailment_pair,
+    question,
+    role_pair,
+    similarity_pair,
+)
 from headway.data.language.language import Language
 from headway.data.language.sentence import Sentence
 from headway.data.transfer.examples import Answer, Example, Question
@@ -44,6 +52,12 @@ def entailment(draw: Draw, name: str) -> Example:
     """Whether a sentence follows from another, contradicts it, or neither."""
     pair = entailment_pair(draw.language, draw.rng)
     return Example(name, draw.write(pair.premise), draw.write(pair.hypothesis), LABELS.index(pair.label))
+
+
+def roles(draw: Draw, name: str) -> Example:
+    """Whether a sentence says of the same two that the same one acts, or exchanges them."""
+    pair = role_pair(draw.language, draw.rng)
+    return Example(name, draw.write(pair.premise), draw.write(pair.hypothesis), ROLE_LABELS.index(pair.label))
 
 
 def similarity(draw: Draw, name: str) -> Example:
@@ -84,7 +98,7 @@ def make(
 def _task(
     name: str, example: Callable[[Draw, str], Example] | Callable[[Draw, str], Question], **rest: object
 ) -> TaskSet:
-    languages = (ENGLISH, INVENTED, VERB_FINAL) if example in (entailment, similarity) else (ENGLISH, INVENTED)
+    languages = (ENGLISH, INVENTED, VERB_FINAL) if example in (entailment, roles, similarity) else (ENGLISH, INVENTED)
     return TaskSet(
         name=f"builtin:{name}",
         splits=dict.fromkeys(SIZES, ()),
@@ -100,6 +114,7 @@ BUILTIN: dict[str, TaskSet] = {
     for task in (
         _task("acceptability", acceptability, kind="classes", labels=("0", "1"), pair=False, metrics=("matthews",)),
         _task("entailment", entailment, kind="classes", labels=LABELS),
+        _task("roles", roles, kind="classes", labels=ROLE_LABELS),
         _task("similarity", similarity, kind="number", metrics=("pearson", "spearman")),
         _task("questions", span_question, kind="spans", metrics=("f1", "exact_match")),
     )

@@ -42,18 +42,38 @@ class Encoded:
     def lengths(self) -> NDArray[np.int64]:
         return np.diff(self.bounds)
 
-    def batch(self, chosen: NDArray[np.int64]) -> dict[str, Tensor]:
-        """input_ids and token_type_ids (B, L), lengths (B,), and labels of the chosen sequences."""
+
+class Resident:
+    """All sequences on a device, where batches are gathered: such data are small, and no step waits for a copy."""
+
+    def __init__(self, encoded: Encoded, device: torch.device) -> None:
+        self.device, self.pad = device, encoded.pad
+        self._host_lengths = encoded.lengths
+        self.tokens, self.segments, self.starts, self.lengths, self.labels = (
+            torch.from_numpy(values).to(device)
+            for values in (encoded.tokens, encoded.segments, encoded.bounds[:-1], encoded.lengths, encoded.labels)
+        )
+
+    def width(self, chosen: NDArray[np.int64]) -> int:
+        """Tokens of a row of a batch, padding included."""
+        return -(-int(self._host_lengths[chosen].max()) // PAD_TO) * PAD_TO
+
+    def numbers(self, chosen: NDArray[np.int64]) -> Tensor:
+        """On the device; nothing waits."""
+        numbers = torch.from_numpy(chosen)
+        return numbers.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else numbers
+
+    def batch(self, chosen: Tensor, width: int) -> dict[str, Tensor]:
+        """input_ids and token_type_ids (B, width), lengths (B,), and labels of the chosen sequences, (B,) numbers."""
         lengths = self.lengths[chosen]
-        width = -(-int(lengths.max()) // PAD_TO) * PAD_TO
-        place = np.arange(width)
+        place = torch.arange(width, device=self.device)
         inside = place < lengths[:, None]
-        at = np.where(inside, self.bounds[chosen][:, None] + place, 0)
+        at = (self.starts[chosen][:, None] + place).masked_fill(~inside, 0)
         return {
-            "input_ids": torch.from_numpy(np.where(inside, self.tokens[at], self.pad).astype(np.int64)),
-            "token_type_ids": torch.from_numpy(np.where(inside, self.segments[at], 0).astype(np.int64)),
-            "lengths": torch.from_numpy(lengths),
-            "labels": torch.from_numpy(self.labels[chosen]),
+            "input_ids": self.tokens[at].long().masked_fill(~inside, self.pad),
+            "token_type_ids": self.segments[at].long().masked_fill(~inside, 0),
+            "lengths": lengths,
+            "labels": self.labels[chosen],
         }
 
 

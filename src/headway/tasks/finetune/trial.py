@@ -1,14 +1,15 @@
 """One run of a sweep: fine-tune with one learning rate and one seed, keep the best checkpoint, score it.
 
 A step is a pure function of the weights and of (seed, step), so a run that goes on from a checkpoint ends with the same
-weights, bit for bit on a CPU.
+weights, bit for bit on a CPU. The loop is not that of `training.loop`, which serves many processes, batches in parts
+and sharded weights: here one process keeps all data on its device, replays steps, and holds the best weights in memory.
 """
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -17,21 +18,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from headway.data.transfer.encoded import Encoded, TrainingBatches, evaluation_batches
+from headway.data.transfer.encoded import Encoded, Resident, TrainingBatches, evaluation_batches
 from headway.storage import atomic_path, read_json, write_json
 from headway.tasks.finetune.config import FinetuneConfig
 from headway.tasks.finetune.data import Material, Scores
 from headway.tasks.finetune.model import TransferLoss, load_model, quiet
+from headway.tasks.finetune.update import Update, own_stream, recordable
 from headway.tasks.training import checkpoint
 from headway.tasks.training.journal import Journal
-from headway.tasks.training.loop import seed_dropout, seed_of
+from headway.tasks.training.loop import seed_of
 from headway.tasks.training.meter import Meter
-from headway.tasks.training.objective import Batch
-from headway.tasks.training.optimizer import adamw, set_rate
-from headway.tasks.training.prefetch import prefetched
+from headway.tasks.training.optimizer import adamw
 from headway.tasks.training.processes import Processes
 from headway.tasks.training.runs import RunFolder, RunStopped
 from headway.tasks.training.schedule import linear
@@ -77,25 +77,34 @@ def finetune_once(
     folder: RunFolder,
     processes: Processes,
     show: bool,
-    beaten: float | None = None,
+    graphs: bool,
+    leads: Callable[[float], bool],
 ) -> RunResult:
     """Do one run, go on with it, or read its result if it is finished.
 
-    Its best model goes to the folder's model/ where its score is above `beaten`.
+    Args:
+        graphs: on a GPU, replay steps as CUDA graphs where the model allows it.
+        leads: whether a score is the best so far; the best model then goes to the folder's model/.
     """
     described = {**config.described(), "grid": {"rate": rate, "seed": seed}}
     folder.open(described, resume=True)
     if not folder.finished:
         model = load_model(config, tokenizer, seed)
-        run = Run(config, model, data, rate=rate, seed=seed, folder=folder, processes=processes)
-        run.train(show=show)
-        result = run.finished()
-        if beaten is None or result.score > beaten:
+        with own_stream(processes.device):
+            run = Run(config, model, data, rate=rate, seed=seed, folder=folder, processes=processes, graphs=graphs)
+            run.train(show=show)
+            result = run.finished()
+        if leads(result.score):
             _save(folder, model, tokenizer)
         write_json(folder.result_file, asdict(result))
     if folder.checkpoints.exists():
         shutil.rmtree(folder.checkpoints)
     return RunResult(**read_json(folder.result_file))
+
+
+def steps_of(config: FinetuneConfig, data: Material) -> int:
+    """Steps of each run of a sweep."""
+    return config.protocol.epochs * TrainingBatches(data.train.lengths, batch=config.protocol.batch, seed=0).per_epoch
 
 
 class Run:
@@ -111,13 +120,14 @@ class Run:
         seed: int,
         folder: RunFolder,
         processes: Processes,
+        graphs: bool = True,
     ) -> None:
         self.protocol, self.data, self.folder, self.processes = config.protocol, data, folder, processes
         self.rate, self.seed = rate, seed
         self.loss = TransferLoss(model, config.task_set.kind).to(processes.device)
         self.optimizer = adamw(self.loss, weight_decay=self.protocol.weight_decay)
         self.batches = TrainingBatches(data.train.lengths, batch=self.protocol.batch, seed=seed)
-        self.steps = self.protocol.epochs * self.batches.per_epoch
+        self.steps = steps_of(config, data)
         self.every = self.protocol.evaluate or min(self.batches.per_epoch, EVALUATE_AT_MOST)
         saved = checkpoint.load(folder.checkpoints, self.loss, self.optimizer) or {"step": 0}
         self.start: int = saved["step"]
@@ -126,6 +136,15 @@ class Run:
         self.metrics: dict[str, Metrics] = saved.get("metrics", {})  # of the best checkpoint
         self.best: dict[str, Tensor] | None = load_file(self._best_file()) if self.history else None
         self.meter = Meter(processes, **saved.get("meter", {}))
+        self.update = Update(
+            self.loss,
+            self.optimizer,
+            Resident(data.train, processes.device),
+            batch=self.batches.batch,
+            clip=self.protocol.clip,
+            bf16=bool(self.protocol.bf16),
+            record=graphs and processes.device.type == "cuda" and recordable(model, length=self.protocol.length),
+        )
 
     @property
     def best_step(self) -> int:
@@ -136,9 +155,10 @@ class Run:
         clock = time.perf_counter() - self.seconds
         with Journal(self.folder, steps=self.steps, start=self.start, show=show, tensorboard=False) as journal:
             self.loss.train()
-            for step, batch in prefetched(self._batch, range(self.start, self.steps)):
+            for step in range(self.start, self.steps):
                 with self._explaining():
-                    self._step(step, batch)
+                    loss, norm = self.update(self.batches[step], rate=self._rate(step), seed=seed_of(self.seed, step))
+                self.meter.add(step, loss, norm)
                 done = step + 1
                 journal.step(done)
                 if done % LOG == 0 or done == self.steps:
@@ -154,7 +174,7 @@ class Run:
         """Score the best checkpoint on all other data. The model then has its weights."""
         assert self.best is not None
         started = time.perf_counter()
-        self._restore(self.best)
+        self.loss.load_state_dict(self.best)
         transfer = {
             name: {language: each.judge(self.scores(each.encoded)) for language, each in languages.items()}
             for name, languages in self.data.transfer.items()
@@ -174,27 +194,6 @@ class Run:
 
     def scores(self, encoded: Encoded) -> Scores:
         return model_scores(self.loss, encoded, self.processes, bf16=bool(self.protocol.bf16))
-
-    def _batch(self, step: int) -> Batch:
-        """Runs on a thread."""
-        batch = self.data.train.batch(self.batches[step])
-        if self.processes.device.type == "cuda":  # pinned memory is copied while the device computes
-            return {name: value.pin_memory() for name, value in batch.items()}
-        return batch
-
-    def _step(self, step: int, batch: Batch) -> None:
-        """One update of the weights. Nothing here waits for the device."""
-        count = torch.tensor(float(len(batch["lengths"])))
-        batch = {name: self.processes.moved(value) for name, value in batch.items()}
-        seed_dropout(self.processes.device, seed_of(self.seed, step))
-        with _precision(self.processes, bool(self.protocol.bf16)):
-            loss = self.loss(batch, count)
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(self.loss.parameters(), self.protocol.clip)
-        set_rate(self.optimizer, self._rate(step))
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        self.meter.add(step, loss.detach(), norm)
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:
@@ -235,7 +234,8 @@ class Run:
         found = {name: each.judge(self.scores(each.encoded)) for name, each in self.data.dev.items()}
         score = next(iter(found.values()))["score"]
         if not self.history or score > max(before for _, before in self.history):
-            self.best, self.metrics = checkpoint.model_tensors(self.loss), found
+            self.best = {name: value.clone() for name, value in self.loss.state_dict().items()}  # where the model is
+            self.metrics = found
         self.history.append((done, score))
         flat = {f"{name} {metric}": value for name, metrics in found.items() for metric, value in metrics.items()}
         return {"score": score, **{name: value for name, value in flat.items() if not name.endswith(" score")}}
@@ -261,22 +261,17 @@ class Run:
     def _best_file(self) -> Any:
         return self.folder.checkpoints / f"best-{self.best_step:08d}.safetensors"
 
-    @torch.no_grad()
-    def _restore(self, tensors: Mapping[str, Tensor]) -> None:
-        for name, target in (*self.loss.named_parameters(), *self.loss.named_buffers()):
-            if name in tensors:
-                target.copy_(tensors[name])
-
 
 @torch.no_grad()
 def model_scores(loss: TransferLoss, encoded: Encoded, processes: Processes, *, bf16: bool) -> Scores:
     """The model's scores of each sequence, without dropout; the host waits for the device once, at the end."""
     was_training = loss.training
     loss.eval()
+    resident = Resident(encoded, processes.device)
     chosen, found = [], []
     for some in evaluation_batches(encoded.lengths, tokens=EVALUATION_TOKENS):
-        batch = {name: processes.moved(value) for name, value in encoded.batch(some).items()}
-        with _precision(processes, bf16):
+        batch = resident.batch(resident.numbers(some), resident.width(some))
+        with torch.autocast(processes.device.type, torch.bfloat16, enabled=bf16):
             found.append(loss.scores(batch))
         chosen.append(some)
     loss.train(was_training)
@@ -285,10 +280,6 @@ def model_scores(loss: TransferLoss, encoded: Encoded, processes: Processes, *, 
         for at, row in zip(some, scores.float().cpu().numpy(), strict=True):
             result[at] = row
     return result
-
-
-def _precision(processes: Processes, bf16: bool) -> torch.autocast:
-    return torch.autocast(processes.device.type, torch.bfloat16, enabled=bf16)
 
 
 def _save(folder: RunFolder, model: PreTrainedModel, tokenizer: Any) -> None:

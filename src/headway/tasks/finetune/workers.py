@@ -1,0 +1,173 @@
+"""Who does the runs of one sweep or several: this process, or some that share the device and the data.
+
+Not torch.func.vmap over seeds: the operators of attention have no batching rules, and encodings compare values.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headway.storage import read_json
+from headway.tasks.finetune.config import FinetuneConfig
+from headway.tasks.finetune.data import Material
+from headway.tasks.finetune.trial import RunResult, finetune_once, steps_of
+from headway.tasks.training.processes import Processes
+from headway.tasks.training.runs import RunFolder, RunStopped
+
+Pair = tuple[float, int]  # learning rate and seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """A configuration with its data, read and tokenised once for all runs."""
+
+    config: FinetuneConfig
+    tokenizer: Any
+    data: Material
+
+    def folder(self, rate: float, seed: int) -> RunFolder:
+        return RunFolder(Path(self.config.folder) / "runs" / f"rate-{rate:g}-seed-{seed}")
+
+    def finished(self) -> dict[Pair, RunResult]:
+        """Results of the runs that are done, in the order of the grid."""
+        folders = {pair: self.folder(*pair) for pair in self.config.grid.runs}
+        return {pair: RunResult(**read_json(each.result_file)) for pair, each in folders.items() if each.finished}
+
+    def leader(self) -> Pair:
+        """The finished run with the highest score; of equal ones the first of the grid."""
+        done = self.finished()
+        return max(done, key=lambda pair: done[pair].score)
+
+    def leads(self, pair: Pair, score: float) -> bool:
+        """Whether a run that ends with the score goes before all that are finished."""
+        places = {each: place for place, each in enumerate(self.config.grid.runs)}
+        mine = (-score, places[pair])
+        return all(mine < (-result.score, places[other]) for other, result in self.finished().items())
+
+    def drop_models(self) -> None:
+        """Delete the models of finished runs, except the leader's."""
+        leader = self.leader()
+        for pair in self.finished():
+            if pair != leader and (model := self.folder(*pair).model).exists():
+                shutil.rmtree(model)
+
+
+def train_all(sweeps: Sequence[Sweep], *, jobs: int, cpu: bool, graphs: bool, progress: bool) -> None:
+    """Do all runs that are not finished; of each sweep's models the best one stays, in its run's folder."""
+    todo = [
+        (number, pair)
+        for number, sweep in enumerate(sweeps)
+        for pair in sweep.config.grid.runs
+        if not sweep.folder(*pair).finished or sweep.folder(*pair).checkpoints.exists()  # which a kill left there
+    ]
+    if min(jobs, len(todo)) > 1:
+        _together(sweeps, todo, jobs=min(jobs, len(todo)), cpu=cpu, graphs=graphs, progress=progress)
+        return
+    worker = Worker(sweeps, cpu=cpu, graphs=graphs, show=progress and sys.stderr.isatty())
+    for number, pair in todo:
+        _note(sweeps[number], worker.do(number, pair), progress)
+
+
+class Worker:
+    """A process that does runs one after the other, on one device."""
+
+    def __init__(self, sweeps: Sequence[Sweep], *, cpu: bool, graphs: bool, show: bool) -> None:
+        self.sweeps, self.graphs, self.show = sweeps, graphs, show
+        self.processes = Processes(cpu=cpu)
+        if self.processes.world > 1:
+            raise ValueError(
+                f"processes: expected one, got {self.processes.world}. Share the runs out with --jobs instead."
+            )
+
+    def do(self, number: int, pair: Pair) -> RunResult:
+        """One run of the sweep of that number."""
+        sweep, (rate, seed) = self.sweeps[number], pair
+        return finetune_once(
+            sweep.config,
+            sweep.data,
+            sweep.tokenizer,
+            rate=rate,
+            seed=seed,
+            folder=sweep.folder(rate, seed),
+            processes=self.processes,
+            show=self.show,
+            graphs=self.graphs,
+            leads=lambda score: sweep.leads(pair, score),
+        )
+
+
+_worker: Worker | None = None  # of a process that was started for a share of the runs
+
+
+def _begin(sweeps: Sequence[Sweep], numbers: Synchronized[int], workers: int, cpu: bool, graphs: bool) -> None:
+    """Take this process's part of the machine, a GPU in turn and some of the cores, and make its worker."""
+    global _worker
+    with numbers.get_lock():
+        number, numbers.value = numbers.value, numbers.value + 1
+    if torch.cuda.is_available() and not cpu:
+        torch.cuda.set_device(number % torch.cuda.device_count())
+    torch.set_num_threads(max(1, torch.get_num_threads() // workers))
+    _worker = Worker(sweeps, cpu=cpu, graphs=graphs, show=False)
+
+
+def _do(number: int, pair: Pair) -> RunResult:
+    assert _worker is not None
+    return _worker.do(number, pair)
+
+
+def _together(
+    sweeps: Sequence[Sweep],
+    todo: Sequence[tuple[int, Pair]],
+    *,
+    jobs: int,
+    cpu: bool,
+    graphs: bool,
+    progress: bool,
+) -> None:
+    """Every process takes the next run when it is done with one, the longest first.
+
+    After a failure the runs under way are finished, and no other is begun.
+    """
+    context = multiprocessing.get_context("spawn")
+    begun = (sweeps, context.Value("i", 0), jobs, cpu, graphs)
+    order = sorted(todo, key=lambda each: -steps_of(sweeps[each[0]].config, sweeps[each[0]].data))
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=begun) as pool:
+        futures = {pool.submit(_do, number, pair): sweeps[number] for number, pair in order}
+        try:
+            for future in as_completed(futures):
+                _note(futures[future], future.result(), progress)
+        except BrokenProcessPool as error:
+            raise RunStopped(
+                f"jobs: expected all {jobs} processes to finish, got one that died, perhaps for lack of memory. "
+                f"Finished runs are kept: start again with --resume, and with fewer --jobs."
+            ) from error
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _note(sweep: Sweep, result: RunResult, progress: bool) -> None:
+    """A run is finished: say so, and delete models that are not the best one."""
+    sweep.drop_models()
+    if not progress:
+        return
+    split, metrics = next(iter(result.metrics.items()))
+    named = ", ".join(
+        f"{name.replace('_', ' ')} {100 * value:.1f}" for name, value in metrics.items() if name != "score"
+    )
+    print(
+        f"{sweep.config.task} run {len(sweep.finished())}/{len(sweep.config.grid.runs)}: rate {result.rate:g}, seed "
+        f"{result.seed}: {split} {named} after {result.step} of {result.steps} steps, {result.seconds:.0f} s",
+        file=sys.stderr,
+        flush=True,
+    )
