@@ -13,6 +13,7 @@ import tempfile
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
 
+import headway.models  # noqa: F401  what `headway pretrain` made is then known to transformers, and converts as well
 from headway.convert import compare, convert
 from headway.data import Language, open_corpus, train_tokenizer
 
@@ -27,7 +28,7 @@ def stand_in(folder: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--model", help="a BERT, RoBERTa, ALBERT, ... with its tokenizer")
+    parser.add_argument("--model", help="a BERT, RoBERTa, ALBERT, ... or headway model, with its tokenizer")
     options = parser.parse_args()
 
     torch.manual_seed(0)

@@ -1,8 +1,11 @@
 """`headway analyze` on small models of several families: what it writes, and what it says to bad input."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -279,3 +282,76 @@ def test_pieces_of_a_text_are_drawn_evenly(tmp_path):
     assert drawn_texts(path, 5, 25, seed=0)[0].count("piece") == 3
     path.write_text("short")
     assert drawn_texts(path, 5, 25, seed=0) == ["short"]
+
+
+# Converted models.
+
+
+@pytest.mark.parametrize("mode", ["supplement", "replace"])
+def test_a_converted_folder_is_analysed(bert, text, tmp_path, mode):
+    from headway.convert import convert
+
+    model = transformers.BertForMaskedLM.from_pretrained(bert)
+    converted = convert(model, "diet-rel", mode=mode, start="random", max_length=40)
+    with torch.no_grad():
+        converted.base_model.position_bias.encoding.values.normal_()
+    converted.save_pretrained(tmp_path / "model")
+    tokenizer().save_pretrained(tmp_path / "model")
+    out = tmp_path / "out"
+    run(tmp_path / "model", "--out", out, "--text", text, "--text-length", 12, "--kernels", "1", "--no-figures")
+    found = measures(out)
+    assert found["model"]["model_type"] == "headway-bert" and found["model"]["positions"] == 40
+    assert found["model"]["limit"] == (40 if mode == "supplement" else None)
+    assert missing(out) == ([] if mode == "supplement" else ["table"])
+    with np.load(out / "arrays.npz") as file:
+        arrays = {name: file[name] for name in ("curves.mean", "heads.mean")}
+    values = converted.base_model.position_bias.encoding.values.detach().numpy()
+    np.testing.assert_allclose(arrays["curves.mean"], values, rtol=1e-5, atol=1e-6)
+    assert np.min(found["curves"]["r2"]) > 0.999999
+    if mode == "replace":  # all that depends on position is the bias
+        mean = arrays["heads.mean"] - values
+        np.testing.assert_allclose(mean, np.broadcast_to(mean[..., :1], mean.shape), rtol=1e-4, atol=1e-4)
+        assert np.min(found["heads"]["r2"]) > 0.999
+
+
+def test_an_encoder_that_was_converted_is_analysed_as_any_other(tmp_path):
+    from headway.convert import convert
+
+    config = EncoderConfig(**SIZES, encoding="learned", segments="none", pad_token_id=0)
+    convert(randomized(EncoderForMaskedLM(config)), "tisa", kernels=2, start="random").save_pretrained(
+        tmp_path / "model"
+    )
+    run(tmp_path / "model", "--out", tmp_path / "out", "--kernels", "1", "--no-figures")
+    assert measures(tmp_path / "out")["model"]["model_type"] == "headway-encoder"
+    assert missing(tmp_path / "out") == ["segments", "texts"]
+
+
+# The Hub, as a cache that needs no network.
+
+
+def test_the_revision_on_the_hub_is_recorded(bert, tmp_path):
+    commits = {"main": "a" * 40, "v1": "b" * 40}
+    home = tmp_path / "home"
+    store = home / "hub" / "models--someone--tiny"
+    for name, commit in commits.items():
+        shutil.copytree(bert, store / "snapshots" / commit)
+        (store / "refs").mkdir(exist_ok=True)
+        (store / "refs" / name).write_text(commit)
+    offline = {**os.environ, "HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
+    for name, asked in {"main": [], "v1": ["--revision", "v1"]}.items():
+        out = tmp_path / name
+        line = [sys.executable, "-m", "headway", "analyze", "someone/tiny", *asked, "--out", str(out)]
+        line += ["--positions", "12", "--kernels", "1", "--no-figures", "--quiet"]
+        done = subprocess.run(line, capture_output=True, text=True, env=offline, check=False)
+        assert done.returncode == 0, done.stderr
+        assert measures(out)["model"]["revision"] == commits[name]
+        page = (out / "report.html").read_text()
+        assert f"<code>{commits[name][:12]}</code>" in page and f"<code>{commits[name]}</code>" in page
+        record = json.loads((out / "config.json").read_text())
+        assert record["config"]["revision"] == (asked[1] if asked else None)
+        assert ("--revision v1" in record["command"]) == bool(asked)
+
+
+def test_a_folder_has_no_revision(bert, tmp_path):
+    said = run(bert, "--out", tmp_path / "out", "--revision", "main", status=2)
+    assert "revision: expected none for a folder" in said

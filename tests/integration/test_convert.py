@@ -26,6 +26,7 @@ from typer.testing import CliRunner
 
 from headway.cli.convert import convert as command
 from headway.convert import convert
+from headway.convert.converted import encoding_of
 from headway.data import Language
 from headway.data.text.tokenizers import train_tokenizer
 
@@ -115,6 +116,7 @@ def test_bad_input_is_told(folders, tmp_path):
     assert "separated by commas" in told(bert, *tisa, "--lengths", "32,many")
     assert "to: expected one of tisa" in told(bert, "--to", "rope")
     assert "max_length: expected at most 64" in told(bert, *tisa, "--max-length", 65)
+    assert "revision: expected none for a folder" in told(bert, *tisa, "--revision", "main")
 
 
 def test_nan_weights_are_told(folders, tmp_path):
@@ -157,6 +159,72 @@ def test_finetune_takes_a_converted_model(folders, tmp_path):
     assert type(tuned).__name__ == "ConvertedBertForSequenceClassification"
     learned = tuned.base_model.position_bias.encoding.amplitude, before.base_model.position_bias.encoding.amplitude
     assert not torch.equal(*learned)
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    """A checkpoint of `headway pretrain`, with learned positions."""
+    from headway.cli.pretrain import pretrain
+
+    own = typer.Typer(rich_markup_mode=None)
+    own.command()(pretrain)
+    out = tmp_path_factory.mktemp("pretrain") / "run"
+    asked = ("--corpus", "builtin:300", "--encoding", "learned", "--length", 32, "--steps", 6, "--batch", 8)
+    sizes = ("--set", "max_position_embeddings=32", "--set", "hidden_size=64")
+    done = CliRunner().invoke(own, [*map(str, asked + sizes), "--cpu", "--quiet", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    return out / "model"
+
+
+def test_the_command_converts_what_pretrain_made(folders, pretrained, tmp_path):
+    from headway.models import EncoderForMaskedLM
+
+    asked = ("--to", "tisa", "--kernels", 2, "--text", folders / "text.txt", "--quiet")
+    beside = run(pretrained, *asked, "--out", tmp_path / "beside")
+    assert beside.exit_code == 0, beside.output
+    assert "after import headway.models" in beside.output
+    written = json.loads((tmp_path / "beside" / "conversion.json").read_text())
+    assert written["closeness"]["relative_error"] < 1e-6 and written["removed"] == 0
+    model = EncoderForMaskedLM.from_pretrained(tmp_path / "beside")
+    assert model.config.encoding == "learned+tisa"
+
+    alone = run(pretrained, *asked, "--mode", "replace", "--lengths", "16,32,64", "--out", tmp_path / "alone")
+    assert alone.exit_code == 0, alone.output
+    written = json.loads((tmp_path / "alone" / "conversion.json").read_text())
+    assert written["kind"] == "EncoderForMaskedLM" and written["registered_by"] == "headway.models"
+    assert written["parameters"] == 2 * 4 * 3 * 2 and written["removed"] == 32 * 64
+    assert 0 < written["closeness"]["relative_error"] < 1.5
+    assert written["losses"]["original"]["64"] is None and written["losses"]["converted"]["64"] > 0
+    assert (tmp_path / "alone" / "losses.png").is_file()
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "alone")
+    assert type(model) is EncoderForMaskedLM and model.config.encoding == "tisa"
+    assert AutoTokenizer.from_pretrained(tmp_path / "alone").model_max_length == 32
+
+
+@pytest.mark.parametrize("mode", ["supplement", "replace"])
+def test_finetune_takes_a_converted_encoder(pretrained, tmp_path, mode):
+    from dataclasses import replace
+
+    from headway.models import EncoderForMaskedLM, EncoderForSequenceClassification
+    from headway.tasks.finetune import Data, Grid, Start
+    from headway.tasks.finetune import run as finetune
+    from headway.tasks.finetune.recipes import quick
+
+    made = convert(EncoderForMaskedLM.from_pretrained(pretrained), "diet-rel", mode=mode)
+    made.save_pretrained(tmp_path / "model")
+    AutoTokenizer.from_pretrained(pretrained).save_pretrained(tmp_path / "model")
+    config = quick("builtin:acceptability", Start(model=str(tmp_path / "model")), Data(limit=100))
+    config = replace(
+        config,
+        grid=Grid(rates=(1e-3,), seeds=(0,)),
+        protocol=replace(config.protocol, epochs=1, length=32),
+        out=str(tmp_path / "run"),
+    )
+    result = finetune(config, progress=False, cpu=True)
+    tuned = EncoderForSequenceClassification.from_pretrained(Path(result.folder) / "model")
+    assert tuned.config.encoding == made.config.encoding
+    encoding = tuned.encoder.encoding.parts[1] if mode == "supplement" else tuned.encoder.encoding
+    assert not torch.equal(encoding.values, encoding_of(made).values)
 
 
 TRAINING = """

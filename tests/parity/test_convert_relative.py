@@ -10,6 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM, BertModel, RobertaConfig, RobertaModel
 
+from headway.analysis.hidden_states import of_tokens
+from headway.analysis.position_scores import scores_of
+from headway.analysis.reading import read
 from headway.convert import load_relative
 
 LENGTH, HEADS, WIDTH, LAYERS = 12, 2, 8, 2
@@ -95,6 +98,23 @@ def test_saved_it_loads_as_every_converted_model(tmp_path, kind):
     assert torch.equal(again(ids, attention_mask=mask).logits, loaded(ids, attention_mask=mask).logits)
     alone = loaded(ids[1:, :5]).logits
     torch.testing.assert_close(loaded(ids, attention_mask=mask).logits[1:, :5], alone)
+
+
+@pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])
+def test_what_is_read_of_it_gives_the_weights_that_it_reports(tmp_path, kind):
+    torch.manual_seed(0)
+    former(tmp_path, kind, BertModel(BertConfig(**SIZES)).double())
+    model = load_relative(str(tmp_path))
+    reading = read(model)
+    assert reading.positions is None and reading.limit is None
+    ids = torch.randint(1, 40, (1, 9))
+    with torch.no_grad():
+        reported = model(ids, output_attentions=True).attentions
+    for layer, projected in enumerate(of_tokens(reading, ids[0].numpy())):
+        scores = scores_of(reading, layer, projected)
+        whole = torch.from_numpy(scores.matrices())
+        torch.testing.assert_close(whole.softmax(-1), reported[layer][0])
+        torch.testing.assert_close(torch.from_numpy(scores.tile(2, 7, 1, 4)), whole[:, 2:7, 1:4])
 
 
 def test_tables_learn_on_both_sides(tmp_path):

@@ -253,3 +253,70 @@ def test_tiles_are_parts_of_the_matrices():
     whole = scores.matrices()
     assert whole.shape == (3, LENGTH, LENGTH)
     assert_allclose(scores.tile(3, 9, 5, 17), whole[:, 3:9, 5:17], rtol=1e-12)
+
+
+# Converted models: the family's anatomy, and the bias that was added.
+
+CONVERTIBLE = ["bert", "roberta", "electra", "albert, three groups", "albert", "distilbert"]
+
+
+def converted(name, to, mode):
+    from headway.convert import convert
+
+    model = build(name)
+    made = convert(model, to, mode=mode, start=None if to == "alibi" else "random")
+    draw = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in made.base_model.position_bias.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
+    return model, made
+
+
+@pytest.mark.parametrize("mode", ["supplement", "replace"])
+@pytest.mark.parametrize("to", ["tisa", "diet-abs", "alibi"])
+@pytest.mark.parametrize("name", CONVERTIBLE)
+def test_converted_models_give_the_weights_that_they_report(name, to, mode):
+    _, model = converted(name, to, mode)
+    reading = read(model)
+    assert reading.model_type == model.config.model_type
+    with torch.no_grad():
+        reported = model(inputs_embeds=mean_word(model, LENGTH), output_attentions=True).attentions
+    arriving = of_positions(reading, LENGTH)
+    assert_allclose(reading.mean_words(LENGTH), arriving[0], rtol=1e-9, atol=1e-11)
+    for layer, projected in enumerate(arriving):
+        weights = weights_of(position_scores(reading, layer, projected=projected))
+        assert_allclose(weights, reported[layer][0].numpy(), rtol=1e-8, atol=1e-12)
+    ids = np.array([7, 3, 9, 9, 30, 2, 41, 8])
+    with torch.no_grad():
+        reported = model(input_ids=torch.tensor(ids)[None], output_attentions=True).attentions
+    for layer, projected in enumerate(of_tokens(reading, ids)):
+        weights = weights_of(scores_of(reading, layer, projected))
+        assert_allclose(weights, reported[layer][0].numpy(), rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "albert", "distilbert"])
+def test_f_p_of_a_converted_model_is_the_bias_and_in_4a_the_table_s_own(name):
+    for mode in ("supplement", "replace"):
+        original, model = converted(name, "diet-rel", mode)
+        limit = read(original).limit
+        for layer in range(3):
+            bias = model.base_model.position_bias.encoding.bias(layer, LENGTH, LENGTH).dense()[0].detach().numpy()
+            got = position_scores(read(model), layer, LENGTH).matrices()
+            own = position_scores(read(original), layer, LENGTH).matrices()
+            if mode == "supplement":
+                assert_allclose(got - own, bias, rtol=1e-9, atol=1e-11)
+            else:  # every token's input is the same: the rest is one number
+                rest = got - bias
+                assert_allclose(rest, np.broadcast_to(rest[:, :1, :1], rest.shape), rtol=1e-9, atol=1e-11)
+        reading = read(model)
+        assert reading.limit == (limit if mode == "supplement" else None)
+        assert reading.usual_length == limit
+        assert (reading.positions is None) == (mode == "replace")
+        assert len(set(reading.alike)) == 3  # biases differ, also where ALBERT's projections do not
+
+
+def test_diet_abs_is_the_limit_of_a_replaced_model():
+    _, model = converted("bert", "diet-abs", "replace")
+    assert read(model).limit == 20
+    with pytest.raises(ValueError, match="3 to 20"):
+        position_scores(read(model), 0, 21)

@@ -109,6 +109,8 @@ class Reading:
     bias_of: Callable[[int, int], Bias | None]  # of a layer and a length: what is added to the scores
     rotations: Sequence[Encoding] = ()  # encodings that turn q and k
     segment_scores: Callable[[int], Array] | None = None  # of a layer: (H|1, S, S), added to the scores per head
+    constant: Array | None = None  # (W,), added to every token's input: what is left of a table that was replaced
+    meets_keys: bool = False  # whether the bias, Shaw's relative keys, meets the keys as well
 
     @cached_property
     def word_mean(self) -> Array:  # (W,)
@@ -133,6 +135,8 @@ class Reading:
     def summed(self, words: Array, segments: Array | int = 0) -> Array:  # (L, W)
         """Words, positions 0, 1, ... and segments added up, as the model does."""
         total = words.astype(np.float64)
+        if self.constant is not None:
+            total = total + self.constant
         if self.positions is not None:
             total = total + self.positions[: len(words)]
         return total if self.segments is None else total + self.segments[segments]

@@ -59,6 +59,8 @@ T5 = Family(
     stacks=True,
 )
 
+CONVERTED = "headway-"  # the type of a model that was converted (headway.convert) is this and its family's
+
 FAMILIES: dict[str, Family] = {  # by config.model_type; MiniLM's are bert or xlm-roberta
     "bert": BERT,
     "roberta": ROBERTA,

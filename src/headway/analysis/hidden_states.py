@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ def of_positions(reading: Reading, length: int | None = None) -> list[Array]:  #
     length = reading.length(length)
     parameter = next(reading.model.parameters())
     mean = torch.from_numpy(reading.word_mean).to(parameter.device, parameter.dtype)
-    return _caught(reading, inputs_embeds=mean.expand(1, length, -1))
+    return _caught(reading, _first, inputs_embeds=mean.expand(1, length, -1))
 
 
 def of_tokens(reading: Reading, ids: Array, segments: Array | None = None) -> list[Array]:  # (L,) to (L, E) a layer
@@ -27,7 +28,14 @@ def of_tokens(reading: Reading, ids: Array, segments: Array | None = None) -> li
     inputs: dict[str, Any] = {"input_ids": torch.as_tensor(ids, device=device)[None]}
     if segments is not None:
         inputs["token_type_ids"] = torch.as_tensor(segments, device=device)[None]
-    return _caught(reading, **inputs)
+    return _caught(reading, _first, **inputs)
+
+
+def on_average(reading: Reading, rows: Tensor) -> list[Array]:  # (N, L) to (L, E) a layer
+    """For N texts without padding, the mean over them: through W_Q and W_K, which are affine, the mean of their queries
+    and keys."""
+    device = next(reading.model.parameters()).device
+    return _caught(reading, lambda states: states.double().mean(0), input_ids=rows.to(device))
 
 
 def check_runs(reading: Reading) -> None:
@@ -39,13 +47,16 @@ def check_runs(reading: Reading) -> None:
         )
 
 
-def _caught(reading: Reading, **inputs: Any) -> list[Array]:
+def _first(states: Tensor) -> Tensor:  # (1, L, E) to (L, E)
+    return states[0] if states.dtype == torch.float64 else states[0].float()
+
+
+def _caught(reading: Reading, take: Callable[[Tensor], Tensor], **inputs: Any) -> list[Array]:
     check_runs(reading)
     caught: list[Array] = []
 
     def catch(module: torch.nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        state = arguments[0][0].detach().cpu()
-        caught.append((state if state.dtype == torch.float64 else state.float()).numpy())
+        caught.append(take(arguments[0].detach().cpu()).numpy())
 
     modules = dict.fromkeys(layer.module for layer in reading.layers)  # ALBERT's layers share one
     hooks = [module.register_forward_pre_hook(catch) for module in modules]

@@ -1,8 +1,9 @@
-"""Hugging Face models of the families in the table, read."""
+"""Hugging Face models of the families in the table, as they are or converted, read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,21 +11,24 @@ from torch import nn
 
 from headway.analysis.anatomy import Affine, Layer, Reading
 from headway.analysis.arrays import Array, array
-from headway.analysis.families import FAMILIES, Family
+from headway.analysis.families import CONVERTED, FAMILIES, Family
 from headway.analysis.modules import layer_of, linear_of, norm_of
+from headway.analysis.own_models import bias_of_parts
 from headway.bias import Bias, Toeplitz
 from headway.encodings import t5_buckets
 
 
 def read_huggingface(model: Any, *, stack: str) -> Reading:
-    """A model whose type is in `FAMILIES`, with any head or none."""
+    """A model whose type is in `FAMILIES`, as it is or converted, with any head or none."""
+    kind, base = model.config.model_type, model.base_model
+    if kind.startswith(CONVERTED):
+        return _converted(kind, base, FAMILIES[kind.removeprefix(CONVERTED)])
     position_type = getattr(model.config, "position_embedding_type", None) or "absolute"
     if position_type != "absolute":
         raise NotImplementedError(
             f"model: expected absolute position embeddings, got a checkpoint of type {position_type!r}, whose tables "
             f"transformers 5 no longer loads."
         )
-    kind, base = model.config.model_type, model.base_model
     family = FAMILIES[kind]
     if family.stacks:
         if not hasattr(base, stack):
@@ -32,6 +36,34 @@ def read_huggingface(model: Any, *, stack: str) -> Reading:
         base = getattr(base, stack)
     elif stack != "encoder":
         raise ValueError(f"stack: expected encoder, because {kind} has one stack of layers, got {stack!r}.")
+    return _read(kind, base, family, runs_alone=stack == "encoder")
+
+
+def _converted(kind: str, base: Any, family: Family) -> Reading:
+    """The family's anatomy, and the bias that was added to its scores.
+
+    Where positions were replaced, one row, the same for every token, is all that is left of their table.
+    """
+    done, encoding = base.config.position_bias, base.position_bias.encoding
+    replaced = done["mode"] == "replace"
+    reading = _read(kind, base, replace(family, positions=None) if replaced else family, runs_alone=True)
+    reading = replace(
+        reading,
+        bias_of=lambda layer, length: bias_of_parts([encoding], layer, length),
+        meets_keys=done.get("meets_keys", False),
+    )
+    if not replaced:
+        return reading
+    assert family.positions is not None  # only such families are converted
+    return replace(
+        reading,
+        constant=_weight(base, family.positions)[0],
+        limit=None if encoding.extends else encoding.dims.max_length,
+        usual_length=encoding.dims.max_length,
+    )
+
+
+def _read(kind: str, base: Any, family: Family, *, runs_alone: bool) -> Reading:
     positions = _positions(base, family)
     limit = None if positions is None else len(positions)
     return Reading(
@@ -46,7 +78,7 @@ def read_huggingface(model: Any, *, stack: str) -> Reading:
         limit=limit,
         usual_length=512 if limit is None else limit,
         causal=family.causal or _is_decoder(base),
-        runs_alone=stack == "encoder",
+        runs_alone=runs_alone,
         bias_of=_bucket_bias(base, family),
     )
 

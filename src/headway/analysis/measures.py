@@ -15,6 +15,7 @@ from headway.analysis.anatomy import Reading
 from headway.analysis.arrays import Array
 from headway.analysis.curves import Curves, bias_curves
 from headway.analysis.head_measures import HeadMeasures, measure_heads, picture
+from headway.analysis.loading import revision_of
 from headway.analysis.plain import flattened, plain
 from headway.analysis.position_table import TableMeasures, gram, measure_table
 from headway.analysis.reading import read
@@ -45,6 +46,7 @@ class ModelFacts:
     limit: int | None  # that the model has
     position_parameters: int  # of the table added to the input
     shared_layers: tuple[int, ...]  # for each layer, the first with the same queries and keys
+    revision: str | None  # the commit on the Hub that it was loaded from, where it was
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +132,7 @@ def analyze(
     curves = bias_curves(reading, length)
     steps.done("bias curves")
     return Measures(
-        model=_facts(reading, length),
+        model=_facts(reading, length, revision_of(model)),
         table=table_measures,
         gram_picture=None if table is None else picture(gram(table))[0],
         heads=heads,
@@ -152,7 +154,7 @@ class _Steps:
             self.progress(self.number, self.total, what)
 
 
-def _facts(reading: Reading, length: int) -> ModelFacts:
+def _facts(reading: Reading, length: int, revision: str | None) -> ModelFacts:
     first = reading.layers[0]
     return ModelFacts(
         model_type=reading.model_type,
@@ -165,6 +167,7 @@ def _facts(reading: Reading, length: int) -> ModelFacts:
         limit=reading.limit,
         position_parameters=0 if reading.positions is None else reading.positions.size,
         shared_layers=reading.alike,
+        revision=revision,
     )
 
 

@@ -52,7 +52,7 @@ def read_own(model: Any) -> Reading:
         usual_length=config.max_position_embeddings,
         causal=False,
         runs_alone=True,
-        bias_of=lambda layer, length: _bias(parts, layer, length),
+        bias_of=lambda layer, length: bias_of_parts(parts, layer, length),
         rotations=[part for part in parts if "queries and keys" in part.places],
         segment_scores=_segment_scores(segments),
     )
@@ -73,7 +73,8 @@ def _input_table(parts: list[Encoding], length: int) -> Array | None:
     return table
 
 
-def _bias(parts: list[Encoding], layer: int, length: int) -> Bias | None:
+def bias_of_parts(parts: list[Encoding], layer: int, length: int) -> Bias | None:
+    """What encodings add to a layer's scores, in float64 and checked; None where they add nothing."""
     total: Bias | None = None
     for part in parts:
         bias = part.bias(layer, length, length)

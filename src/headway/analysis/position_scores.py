@@ -9,7 +9,7 @@ import torch
 
 from headway.analysis.anatomy import Reading
 from headway.analysis.arrays import Array
-from headway.bias import Bias
+from headway.bias import Bias, RelativeKeys
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,6 +21,7 @@ class Scores:
     scale: float
     bias: Bias | None
     causal: bool  # whether the model uses the entries with j <= i alone
+    meets_keys: bool = False  # whether the bias, Shaw's relative keys, meets the keys as well
 
     @property
     def heads(self) -> int:
@@ -41,7 +42,17 @@ class Scores:
             return np.zeros((1, q_stop - q_start, k_stop - k_start))
         q = torch.from_numpy(self.queries[None, :, q_start:q_stop])
         added: Array = self.bias.tile(q_start, q_stop, k_start, k_stop).dense(q, scale=self.scale)[0].numpy()
-        return added
+        return added + self._keys_met(q_start, q_stop, k_start, k_stop) if self.meets_keys else added
+
+    def _keys_met(self, q_start: int, q_stop: int, k_start: int, k_stop: int) -> Array:  # (H, Lq, Lk)
+        """scale * k[j] . table[j - i]: what checkpoints of the type relative_key_query have beside q[i]'s."""
+        assert isinstance(self.bias, RelativeKeys)
+        keys = torch.from_numpy(self.keys[None, :, k_start:k_stop])
+        # Seen from the keys, offsets are i - j: the same table, reversed.
+        reversed_table = RelativeKeys(self.bias.table.flip(1), q_len=self.length, k_len=self.length)
+        met = reversed_table.tile(k_start, k_stop, q_start, q_stop).dense(keys, scale=self.scale)[0].numpy()
+        transposed: Array = met.transpose(0, 2, 1)
+        return transposed
 
     def matrices(self) -> Array:  # (H, L, L)
         """All of it: L x L numbers a head."""
@@ -90,4 +101,5 @@ def scores_of(reading: Reading, layer: int, projected: Array) -> Scores:  # (L, 
         device = next((parameter.device for parameter in turning.parameters()), torch.device("cpu"))
         q, k = (torch.from_numpy(part)[None].to(device) for part in (queries, keys))
         queries, keys = (part[0].detach().cpu().numpy() for part in turning.rotate(q, k, layer=layer))
-    return Scores(queries, keys, parts.scale, reading.bias_of(layer, len(projected)), reading.causal)
+    bias = reading.bias_of(layer, len(projected))
+    return Scores(queries, keys, parts.scale, bias, reading.causal, reading.meets_keys)

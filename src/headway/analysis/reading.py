@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headway.analysis.anatomy import Reading
-from headway.analysis.families import FAMILIES
+from headway.analysis.families import CONVERTED, FAMILIES
 from headway.analysis.huggingface import read_huggingface
 from headway.analysis.own_models import OWN, read_own
 
@@ -30,8 +30,8 @@ def read(model: Any, *, stack: str = "encoder") -> Reading:
 
 def check_supported(model_type: str) -> None:
     """Raise for a model type of no known family."""
-    if model_type not in FAMILIES and model_type != OWN:
+    if model_type.removeprefix(CONVERTED) not in FAMILIES and model_type != OWN:
         raise NotImplementedError(
             f"model: expected one of the types {', '.join([*FAMILIES, OWN])}, got {model_type!r}. "
-            f"A family is one row of headway/analysis/families.py."
+            f"A family is one row of headway/analysis/families.py; those that were converted are read as well."
         )

@@ -30,6 +30,8 @@ def segment_scores(reading: Reading, layer: int) -> Array:  # (H, S, S)
         return np.broadcast_to(table, (parts.heads, *table.shape[1:]))
     assert reading.segments is not None
     mean = reading.word_mean + (0.0 if reading.positions is None else reading.positions.mean(axis=0, dtype=np.float64))
+    if reading.constant is not None:
+        mean = mean + reading.constant
     x = reading.embedded(mean + reading.segments)
     if parts.norm is not None:
         x = parts.norm(x)

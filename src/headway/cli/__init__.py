@@ -10,6 +10,7 @@ import typer
 
 import headway
 from headway.cli.analyze import analyze
+from headway.cli.claims import claims
 from headway.cli.convert import convert
 from headway.cli.cost import cost
 from headway.cli.finetune import finetune
@@ -26,6 +27,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(analyze)
+app.command()(claims)
 app.command()(convert)
 app.command()(cost)
 app.command()(finetune)

@@ -31,15 +31,16 @@ def analyze(
     kernels: Annotated[str, typer.Option(help="Numbers of TISA kernels to fit, separated by commas.")] = "1,3,5",
     stack: Annotated[str, typer.Option(help="Of an encoder-decoder: encoder or decoder.")] = "encoder",
     figures: Annotated[bool, typer.Option("--figures/--no-figures", help="PNG and SVG files beside the page.")] = True,
+    revision: Annotated[str | None, typer.Option(help="Of a model on the Hub: a branch, tag or commit.")] = None,
     seed: Annotated[int, typer.Option(help="Of the fits and of the choice of texts.")] = 0,
     show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Say what a model's positions learned: how far they depend on the offset alone, what each head attends to, ranks.
 
-    Takes BERT, RoBERTa, XLM-R, CamemBERT, ALBERT, DistilBERT, ELECTRA, MPNet, MiniLM, GPT-2, T5's family and headway's
-    encoders. Writes report.html (one file, works offline), figures/, measures.json and arrays.npz. What a folder
-    already holds of the same analysis is not measured again.
+    Takes BERT, RoBERTa, XLM-R, CamemBERT, ALBERT, DistilBERT, ELECTRA, MPNet, MiniLM, GPT-2, T5's family, headway's
+    encoders, and what `headway convert` made of any of them. Writes report.html (one file, works offline), figures/,
+    measures.json and arrays.npz. What a folder already holds of the same analysis is not measured again.
 
     \b
     Examples:
@@ -54,6 +55,7 @@ def analyze(
 
         config: dict[str, Any] = {
             "model": model,
+            "revision": revision,
             "weights": fingerprint(model),
             "text": text,
             "text_hash": None if text is None else file_hash(Path(text)),
@@ -116,6 +118,7 @@ def measure(config: dict[str, Any], *, quiet: bool) -> Measures:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
+    import headway.convert  # noqa: F401  converted models are then known to transformers
     from headway.analysis import analyze, load_model, load_tokenizer
 
     disable_progress_bar()  # one bar is enough
@@ -123,8 +126,8 @@ def measure(config: dict[str, Any], *, quiet: bool) -> Measures:
     texts = None
     if config["text"] is not None:
         texts = drawn_texts(Path(config["text"]), config["texts"], LETTERS * config["text_length"], config["seed"])
-    model = load_model(config["model"])
-    tokenizer = None if texts is None else load_tokenizer(config["model"])
+    model = load_model(config["model"], revision=config["revision"])
+    tokenizer = None if texts is None else load_tokenizer(config["model"], revision=config["revision"])
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
         task = progress.add_task("analyze", total=None)
@@ -154,6 +157,7 @@ def write(folder: Path, config: dict[str, Any], measures: Measures) -> None:
 def command(config: dict[str, Any], folder: Path) -> str:
     """What to type to do this again."""
     options = {
+        "revision": config["revision"],
         "text": config["text"],
         "positions": config["positions"],
         "stack": config["stack"],

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def convert(
-    model: Annotated[str, typer.Argument(help="Folder or Hub name of a BERT, RoBERTa, XLM-R, ALBERT, ... model.")],
+    model: Annotated[str, typer.Argument(help="Folder or Hub name of a BERT, RoBERTa, ... or headway model.")],
     to: Annotated[str, typer.Option(help="tisa, diet-rel, diet-abs, t5 or alibi.")],
     out: Annotated[str, typer.Option(help="A new folder for the converted model.")],
     mode: Annotated[
@@ -34,6 +34,7 @@ def convert(
     lengths: Annotated[
         str | None, typer.Option(help="Loss of masked words at these lengths, such as 128,512,1024; needs --text.")
     ] = None,
+    revision: Annotated[str | None, typer.Option(help="Of a model on the Hub: a branch, tag or commit.")] = None,
     seed: Annotated[int, typer.Option(help="Of what is drawn: words, masks, a random start.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
@@ -41,12 +42,14 @@ def convert(
 
     Replacing, the bias is fitted to what the model's own positions do, so that it starts close to the original;
     supplementing, it starts at zero and the model is the one it was. The folder has the model, its tokenizer and
-    conversion.json; after `import headway.convert`, transformers' Auto classes load it.
+    conversion.json; after `import headway.convert`, transformers' Auto classes load it. A model of `headway pretrain`
+    becomes another of its kind: "learned" supplemented by TISA is "learned+tisa".
 
     \b
     Examples:
       headway convert bert-base-uncased --to tisa --kernels 5 --out bert-tisa
       headway convert roberta-base --to diet-rel --mode replace --max-length 2048 --text books.txt --out roberta-long
+      headway convert runs/learned/model --to tisa --mode replace --text books.txt --lengths 128,512 --out runs/tisa
       headway convert albert-base-v2 --to tisa --mode replace --text books.txt --lengths 128,512,1024 --out albert-tisa
     """
     from headway.cli.failures import told
@@ -58,6 +61,7 @@ def convert(
             model=model,
             to=to,
             out=out,
+            revision=revision,
             mode=mode,
             kernels=kernels,
             rank=rank,
@@ -95,7 +99,7 @@ def _tell(config: ConvertConfig, result: Result) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    changed = f", {result.removed:,} of the position table gone" if result.removed else ""
+    changed = f", {result.removed:,} of the old positions gone" if result.removed else ""
     typer.echo(f"{result.kind}: {result.parameters:,} parameters of the bias{changed}")
     close = result.closeness
     if close is not None:
@@ -122,4 +126,6 @@ def _tell(config: ConvertConfig, result: Result) -> None:
         Console().print(table)
     figure = ", losses.png, losses.svg" if result.losses else ""
     typer.echo(f"wrote {result.folder}: the model, its tokenizer, conversion.json{figure}")
-    typer.echo(f'load it with transformers.AutoModel.from_pretrained("{result.folder}") after import headway.convert')
+    typer.echo(
+        f'load it with transformers.AutoModel.from_pretrained("{result.folder}") after import {result.registered_by}'
+    )

@@ -87,15 +87,29 @@ def study(
 
 def report(
     study: Annotated[str, typer.Argument(help="Folder of a study, finished or not.")],
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            help="Also copy its numbers there, without models: what is worth committing. headway claims reads it."
+        ),
+    ] = None,
 ) -> None:
     """Write the report of a study from its saved results: a page, CSV, Markdown and LaTeX tables; print the table.
 
-    Example: headway report studies/quick-quick
+    \b
+    Examples:
+      headway report studies/quick-quick
+      headway report studies/glue-gpu --keep results/studies/glue
     """
     from headway.cli.failures import told
 
     with told():
         _reported(Path(study))
+        if keep is not None:
+            from headway.report.study import keep_study
+
+            kept = keep_study(Path(study), Path(keep))
+            typer.echo(f"kept {len(kept)} files in {keep}")
 
 
 def _gpus() -> list[str]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from headway.bias import Bias
-from headway.convert.converted import Converted, encoding_of
-from headway.convert.interface import ARGUMENT, Frame
+from headway.analysis.arrays import Array
 from headway.convert.lengths import longest
 from headway.convert.masked_loss import masked, masked_loss, predicts_words
-from headway.convert.measured import average_projections, evaluating
+from headway.convert.measured import average_scores, evaluating
 from headway.convert.samples import rows_of_text, texts_by_themselves
 
 ROWS = 32  # of text that is compared
@@ -40,7 +39,7 @@ class Closeness:
 
 def compare(
     original: Any,
-    converted: Converted,
+    converted: Any,
     tokenizer: Any,
     texts: Sequence[str],
     *,
@@ -86,34 +85,15 @@ def _states(model: Any, rows: Tensor, mask: Tensor) -> Tensor:  # (N, L, E), flo
     return torch.cat(parts)
 
 
-@dataclass
-class Looking(Frame):
-    """A forward pass that keeps each layer's average scores."""
-
-    scores: list[Tensor] = field(default_factory=list)  # (H, L, L) each
-
-    def bias(self, layer: int, q: Tensor, k: Tensor, scale: float) -> Bias | None:
-        bias = super().bias(layer, q, k, scale)
-        mean = _centered(q.double().mean(0).cpu(), k.double().mean(0).cpu(), scale)
-        if bias is not None:
-            added = bias.dense(q, k_len=k.shape[-2], scale=scale).double().mean(0).cpu()
-            mean = mean + added - added.mean(-1, keepdim=True)
-        self.scores.append(mean)
-        return bias
-
-
-def _score_errors(original: Any, converted: Converted, rows: Tensor) -> list[float]:
-    base = converted.base_model
-    looking = Looking(encoding=encoding_of(converted), meets_keys=converted.conversion.meets_keys)
-    with evaluating(base), torch.no_grad():
-        base(input_ids=rows.to(base.device), **{ARGUMENT: looking})
+def _score_errors(original: Any, converted: Any, rows: Tensor) -> list[float]:
     errors = []
-    for (q, k), mine in zip(average_projections(original, rows), looking.scores, strict=True):
-        theirs = _centered(q, k, q.shape[-1] ** -0.5)
-        errors.append(float((mine - theirs).norm() / theirs.norm()))
+    for before, after in zip(average_scores(original, rows), average_scores(converted, rows), strict=True):
+        want, got = (_centered(scores.matrices()) for scores in (before, after))
+        errors.append(float(np.linalg.norm(got - want) / np.linalg.norm(want)))
     return errors
 
 
-def _centered(q: Tensor, k: Tensor, scale: float) -> Tensor:  # (H, L, D) both, to (H, L, L)
-    """Scores less their mean over the keys, which the softmax does not see."""
-    return scale * q @ (k - k.mean(1, keepdim=True)).transpose(-1, -2)
+def _centered(scores: Array) -> Array:  # (H, L, L)
+    """Less their mean over the keys, which the softmax does not see."""
+    less: Array = scores - scores.mean(-1, keepdims=True)
+    return less

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headway.convert.conversion import Conversion
-from headway.convert.families import FAMILIES
+from headway.convert.families import FAMILIES, OWN
 from headway.convert.interface import ARGUMENT, NAME, Frame
-from headway.encodings import Encoding
+from headway.encodings import Encoding, Together
 
 
 class PositionBias(PreTrainedModel):  # type: ignore[misc]
@@ -118,5 +118,9 @@ def without_positions(embeddings: Any, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def encoding_of(model: Any) -> Encoding:
-    """The encoding of a converted model, with any head or none."""
-    return cast(Encoding, model.base_model.position_bias.encoding)
+    """The encoding that a converted model was given, with any head or none."""
+    base = model.base_model
+    if model.config.model_type != OWN:
+        return cast(Encoding, base.position_bias.encoding)
+    encoding: Encoding = base.encoding  # of headway's own, beside which the old one may have stayed
+    return cast(Encoding, encoding.parts[-1]) if isinstance(encoding, Together) else encoding

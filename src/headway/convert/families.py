@@ -48,6 +48,7 @@ FAMILIES: dict[str, Family] = {  # by config.model_type; MiniLM's are bert or xl
 }
 
 CONVERTED = "headway-"  # a converted model's type is this and its family's
+OWN = "headway-encoder"  # the type of headway's own encoders, converted or not
 
 OUT_OF_REACH = "its attention does not go through transformers' attention interface, so that no bias can be given to it"
 REASONS: dict[str, str] = {  # why others, that people ask for, cannot be converted
@@ -63,15 +64,14 @@ REASONS: dict[str, str] = {  # why others, that people ask for, cannot be conver
     "umt5": "its positions are a bias already",
     "modernbert": "it turns queries and keys (RoPE) and adds no position to its input",
     "gpt2": "it is a decoder, and decoders, which keep a cache of keys, are not supported",
-    "headway-encoder": "it is one of headway's own, whose encoding is chosen when it is made",
 }
 
 
 def check_family(model_type: str) -> None:
     """Raise for a type that cannot be converted, with the reason."""
-    if model_type in FAMILIES:
+    if model_type in FAMILIES or model_type == OWN:
         return
-    supported = ", ".join(FAMILIES)
+    supported = ", ".join([*FAMILIES, OWN])
     if model_type.removeprefix(CONVERTED) in FAMILIES:
         raise ValueError(
             f"model: expected one of the types {supported}, got {model_type}: converted already. Convert the original."

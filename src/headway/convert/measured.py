@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from headway.analysis.families import FAMILIES
+from headway.analysis import Scores, read
+from headway.analysis.hidden_states import on_average
+from headway.analysis.position_scores import scores_of
 from headway.bias import Bias, LowRank
 from headway.convert.converted import Converted, encoding_of
 from headway.convert.interface import ARGUMENT, Frame
@@ -20,87 +23,112 @@ ROWS = 16  # texts that are averaged
 
 @dataclass(frozen=True, eq=False)
 class PositionFactors:
-    """F_P of one layer, left right^T; right's mean over the keys is 0."""
+    """F_P of one layer, left right^T."""
 
     left: Tensor  # (H, L, R), float64
     right: Tensor  # (H, L, R)
 
 
-def position_factors(model: Any, without: Converted, rows: Tensor, *, first_is_special: bool) -> list[PositionFactors]:
+def position_factors(model: Any, without: Any, rows: Tensor, *, first_is_special: bool) -> list[PositionFactors]:
     """What positions add, on average over texts, to every layer's scores.
 
     Paper:    Wennberg and Henter (2021), Eq. (2): F_P "quantifies the average effect of E_P on the softmax"
     Formula:  F_P[h, i, j] = scale * (q[h, i] . k[h, j] - q'[h, i] . k'[h, j]), less its mean over j, which the softmax
-              does not see; q and k are the model's queries and keys, q' and k' those of the model without positions
-              that has the F_P of all layers before, all of them averaged over the texts
+              does not see, + bias[h, i, j]; q and k are the model's queries and keys, q' and k' those of the model
+              without positions that has the F_P of all layers before, all of them averaged over the texts; bias is what
+              the model adds to its scores, if it is one of headway's that does
     Departs:  Eq. (2) takes one text of average words. Through LayerNorm an average word, which is much shorter than any
               real one, lets positions weigh several times too much, and in deeper layers words alone make scores differ
               along a text as well ([CLS] is always first). Averaging queries and keys over texts, and taking off what
               the model does without positions, leaves what positions do
-    Checked:  tests/unit/convert/test_measured.py
+    Checked:  tests/unit/convert/test_measured.py, tests/unit/convert/test_own_encoders.py
 
     Args:
         model: the original.
-        without: the same, with its positions replaced.
+        without: the same, with its positions taken out.
         rows: (N, L) ids of tokens, N texts without padding.
         first_is_special: whether the rows begin with [CLS], as every text that the model has seen. If they do not, what
             position 0 does cannot be told, and it is taken to do what the others do on average.
     """
-    target = average_projections(model, rows)
-    measuring = Measuring(encoding=encoding_of(without), target=target, levels_first=not first_is_special)
-    device = next(without.parameters()).device
+    measuring = Measuring(target=average_scores(model, rows), levels_first=not first_is_special)
+    ids = rows.to(without.device)
     with evaluating(without), torch.no_grad():
-        without.base_model(input_ids=rows.to(device), **{ARGUMENT: measuring})
+        if isinstance(without, Converted):
+            without.base_model(input_ids=ids, **{ARGUMENT: _Answering(encoding_of(without), measuring=measuring)})
+        else:
+            with _answered(without.base_model, measuring):
+                without.base_model(input_ids=ids)
     return measuring.found
 
 
-@dataclass
-class Measuring(Frame):
-    """A forward pass that measures each layer's F_P, and goes on with it."""
+def average_scores(model: Any, rows: Tensor) -> list[Scores]:  # (N, L), one a layer
+    """Each layer's scores, with queries and keys averaged over the texts."""
+    reading = read(model)
+    return [scores_of(reading, layer, x) for layer, x in enumerate(on_average(reading, rows))]
 
-    target: Sequence[tuple[Tensor, Tensor]] = ()  # of each layer: q and k averaged, (H, L, D), float64
-    levels_first: bool = False
+
+@dataclass
+class Measuring:
+    """Each layer's F_P, measured in turn while a model without positions runs, and goes on with it."""
+
+    target: Sequence[Scores]
+    levels_first: bool
     found: list[PositionFactors] = field(default_factory=list)
 
-    def bias(self, layer: int, q: Tensor, k: Tensor, scale: float) -> Bias:
-        assert layer == len(self.found), "layers follow one another"
-        want_q, want_k = self.target[layer]
-        left = torch.cat([want_q, -q.double().mean(0).cpu()], -1) * scale
-        right = torch.cat([want_k, k.double().mean(0).cpu()], -1)
+    def bias(self, q: Tensor, k: Tensor, scale: float) -> Bias:  # (B, H, L, D) both
+        """What the next layer lacks."""
+        target = self.target[len(self.found)]
+        left = torch.cat([torch.from_numpy(target.queries) * target.scale, -q.double().mean(0).cpu() * scale], -1)
+        right = torch.cat([torch.from_numpy(target.keys), k.double().mean(0).cpu()], -1)
         if self.levels_first:
             left[:, 0], right[:, 0] = left[:, 1:].mean(1), right[:, 1:].mean(1)
         right = right - right.mean(1, keepdim=True)
+        if target.bias is not None:
+            more = _factors(target.bias, len(left))
+            left, right = torch.cat([left, more[0]], -1), torch.cat([right, more[1]], -1)
         self.found.append(PositionFactors(left, right))
         return LowRank(left[None].to(q), right[None].to(q))
 
 
-def average_projections(model: Any, rows: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Queries and keys of each layer averaged over the texts."""
-    base, family = model.base_model, FAMILIES[model.config.model_type]
-    heads = base.config.num_attention_heads
-    caught: dict[str, list[Tensor]] = {"query": [], "key": []}
+def _factors(bias: Bias, heads: int) -> tuple[Tensor, Tensor]:  # (H, L, R) both
+    """A bias as a product: its own factors, or itself and the identity."""
+    if isinstance(bias, LowRank):
+        return bias.left[0].expand(heads, -1, -1), bias.right[0].expand(heads, -1, -1)
+    matrix = bias.dense()[0].expand(heads, -1, -1)
+    return matrix, torch.eye(matrix.shape[-1], dtype=matrix.dtype).expand_as(matrix)
 
-    def catcher(name: str) -> Any:
-        def catch(module: nn.Module, args: Any, output: Tensor) -> None:
-            caught[name].append(_split(output.detach().double().mean(0).cpu(), heads))
 
-        return catch
+@dataclass
+class _Answering(Frame):
+    """A forward pass of a converted model in which the bias is what is measured."""
 
-    assert family.key is not None
-    layers = dict.fromkeys(family.layers(base))  # ALBERT's are one module
-    hooks = [layer.get_submodule(family.query).register_forward_hook(catcher("query")) for layer in layers]
-    hooks += [layer.get_submodule(family.key).register_forward_hook(catcher("key")) for layer in layers]
+    measuring: Measuring | None = None
+
+    def bias(self, layer: int, q: Tensor, k: Tensor, scale: float) -> Bias:
+        assert self.measuring is not None and layer == len(self.measuring.found), "layers follow one another"
+        return self.measuring.bias(q, k, scale)
+
+
+@contextmanager
+def _answered(base: Any, measuring: Measuring) -> Iterator[None]:
+    """The same for one of headway's encoders, beside what segments add."""
+
+    def answer(attention: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        x, frame, *rest = args
+        heads, width = attention.heads
+        q, k, _ = attention.qkv(x).unflatten(-1, (3, heads, width)).permute(2, 0, 3, 1, 4)
+        measured = measuring.bias(q, k, width**-0.5 if frame.scale is None else frame.scale)
+        others = frame.bias(attention.index)
+        mine = copy(frame)
+        mine.bias = lambda layer: measured if others is None else others + measured
+        return (x, mine, *rest)
+
+    hooks = [layer.attention.register_forward_pre_hook(answer) for layer in base.layers]
     try:
-        with evaluating(base), torch.no_grad():
-            base(input_ids=rows.to(base.device))
+        yield
     finally:
         for hook in hooks:
             hook.remove()
-    return list(zip(caught["query"], caught["key"], strict=True))
-
-
-def _split(x: Tensor, heads: int) -> Tensor:  # (L, E) to (H, L, D)
-    return x.view(len(x), heads, -1).transpose(0, 1)
 
 
 @contextmanager

@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from headway.analysis.loading import load_tokenizer
+from headway.analysis.loading import load_tokenizer, revision_of
 from headway.convert.closeness import Closeness, compare
+from headway.convert.converted import Converted, encoding_of
 from headway.convert.lengths import length_figure, longest, loss_by_length, save_figure
 from headway.convert.loading import load_original, quiet
 from headway.convert.masked_loss import predicts_words
-from headway.convert.surgery import convert
+from headway.convert.surgery import convert, room_of
 from headway.storage import atomic_path, environment, write_json
 
 
@@ -23,6 +24,7 @@ class ConvertConfig:
     model: str
     to: str
     out: str
+    revision: str | None = None  # of a model on the Hub: a branch, tag or commit
     mode: str = "supplement"
     kernels: int | None = None
     rank: int | None = None
@@ -38,7 +40,7 @@ class ConvertConfig:
     @property
     def options(self) -> dict[str, Any]:
         """What `convert` takes."""
-        others = ("model", "to", "out", "text", "lengths")
+        others = ("model", "to", "out", "revision", "text", "lengths")
         return {name: value for name, value in asdict(self).items() if name not in others}
 
 
@@ -49,7 +51,9 @@ class Result:
     folder: str
     kind: str  # class of the converted model
     parameters: int  # of the bias
-    removed: int  # of the position table
+    removed: int  # of the old positions
+    registered_by: str  # the module to import before transformers' Auto classes load it
+    revision: str | None  # the commit on the Hub that the original was loaded from, where it was
     closeness: Closeness | None  # None without text
     losses: dict[str, dict[int, float | None]]  # of "original" and "converted", by length
 
@@ -63,7 +67,8 @@ def run(config: ConvertConfig, *, tell: Callable[[str], None] = lambda message: 
     if config.lengths and to_compare is None:
         raise ValueError("lengths: expected a text to measure the loss on, got none. Give --text FILE.")
     tell("loading")
-    original, tokenizer = load_original(config.model), load_tokenizer(config.model)
+    original = load_original(config.model, revision=config.revision)
+    tokenizer = load_tokenizer(config.model, revision=config.revision)
     if config.lengths and not predicts_words(original):
         raise ValueError(
             f"lengths: expected a model that names masked words (ForMaskedLM), got {type(original).__name__}. "
@@ -79,17 +84,18 @@ def run(config: ConvertConfig, *, tell: Callable[[str], None] = lambda message: 
         for name, model in (("original", original), ("converted", converted)):
             tell(f"loss by length, {name}")
             losses[name] = loss_by_length(model, tokenizer, to_compare, config.lengths, seed=config.seed)
-    own = sum(p.numel() for p in converted.base_model.position_bias.parameters())
-    table = original.base_model.embeddings.position_embeddings.weight
+    room = room_of(original)
     result = Result(
         folder=str(out),
         kind=type(converted).__name__,
-        parameters=own,
-        removed=table.numel() - table.shape[1] if converted.conversion.replaces else 0,
+        parameters=sum(parameter.numel() for parameter in encoding_of(converted).parameters()),
+        removed=room.removed(original) if config.mode == "replace" else 0,
+        registered_by="headway.convert" if isinstance(converted, Converted) else "headway.models",
+        revision=revision_of(original),
         closeness=closeness,
         losses=losses,
     )
-    tokenizer.model_max_length = converted.conversion.max_length
+    tokenizer.model_max_length = room.positions(original) if config.max_length is None else config.max_length
     tell("writing")
     with atomic_path(out) as folder, quiet():
         converted.save_pretrained(folder)

@@ -1,12 +1,15 @@
 """What `read` and `load_model` refuse, and what they say."""
 
+import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
 import transformers
 
-from headway.analysis.loading import load_model, load_tokenizer
+from headway.analysis.loading import load_model, load_tokenizer, revision_of
 from headway.analysis.position_scores import position_scores
 from headway.analysis.reading import read
 from headway.analysis.toeplitz import diagonals
@@ -114,6 +117,29 @@ def test_models_load(folder, own, tmp_path_factory):
     other = tmp_path_factory.mktemp("own")
     own("diet-rel").float().save_pretrained(other)
     assert read(load_model(str(other))).model_type == "headway-encoder"
+
+
+def test_a_folder_has_no_revision(folder):
+    assert revision_of(load_model(str(folder))) is None
+    with pytest.raises(ValueError, match="revision: expected none for a folder"):
+        load_model(str(folder), revision="main")
+
+
+def test_loading_leaves_the_log_as_it_was(folder):
+    from transformers.utils import logging
+
+    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    load_model(str(folder))
+    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
+
+
+def test_a_converted_model_says_what_makes_it_known(folder):
+    """In a process of its own: here, other tests may have imported it."""
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "headway-bert"}))
+    code = f"from headway.analysis import load_model; load_model({str(folder)!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "got 'headway-bert', a converted model. Add `import headway.convert`" in done.stderr
 
 
 def test_a_folder_without_weights(folder):

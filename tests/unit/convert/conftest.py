@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 SIZES = {
     "vocab_size": 60,
@@ -62,3 +64,23 @@ def randomised():
         return model
 
     return draw
+
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = [f"w{n}" for n in range(55)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    known = {word: n for n, word in enumerate(SPECIAL + WORDS)}
+    made = Tokenizer(models.WordLevel(known, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True))
+    return PreTrainedTokenizerFast(tokenizer_object=made, **names)
+
+
+@pytest.fixture(scope="module")
+def texts():
+    draw = torch.Generator().manual_seed(2)
+    sizes = (50, 7, 30, 13)
+    return [" ".join(WORDS[n] for n in torch.randint(55, (size,), generator=draw)) for size in sizes]

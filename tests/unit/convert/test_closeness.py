@@ -7,31 +7,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from headway.convert import compare, convert, length_figure, loss_by_length, save_figure
 from headway.convert.masked_loss import masked, masked_loss
 from headway.convert.samples import rows_of_text, rows_of_words, texts_by_themselves
-
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS = [f"w{n}" for n in range(55)]
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    known = {word: n for n, word in enumerate(SPECIAL + WORDS)}
-    made = Tokenizer(models.WordLevel(known, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True))
-    return PreTrainedTokenizerFast(tokenizer_object=made, **names)
-
-
-@pytest.fixture(scope="module")
-def texts():
-    draw = torch.Generator().manual_seed(2)
-    sizes = (50, 7, 30, 13)
-    return [" ".join(WORDS[n] for n in torch.randint(55, (size,), generator=draw)) for size in sizes]
 
 
 def test_rows_hold_the_text_in_order_between_special_tokens(tokenizer, texts):

@@ -9,9 +9,9 @@ import torch
 from headway.convert import convert
 from headway.convert.conversion import Conversion
 from headway.convert.converted import encoding_of
+from headway.convert.hugging_face import operated
 from headway.convert.initialise import fit, zero
 from headway.convert.measured import PositionFactors, position_factors
-from headway.convert.surgery import operated
 from headway.encodings import encoding, t5_buckets
 
 LENGTH, HEADS, LAYERS = 24, 2, 3

@@ -121,7 +121,7 @@ def test_reasons_are_given_for_types_that_transformers_has():
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
     for name, reason in REASONS.items():
-        assert name in CONFIG_MAPPING_NAMES or name == "headway-encoder"
+        assert name in CONFIG_MAPPING_NAMES
         with pytest.raises(NotImplementedError, match=reason[:20]):
             check_family(name)
 

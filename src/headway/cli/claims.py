@@ -1,0 +1,66 @@
+"""`headway claims`: the papers' claims, and what the committed results say of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def claims(
+    claim: Annotated[str | None, typer.Argument(help="Show one in full, by its key in the table.")] = None,
+    results: Annotated[str, typer.Option(help="Folder of results.")] = "results",
+    only: Annotated[
+        str | None, typer.Option(help="supported, 'not seen', contradicted or 'not tested'; several with commas.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="A table for a page.")] = False,
+    rule: Annotated[bool, typer.Option("--rule", help="Say how verdicts are reached, and stop.")] = False,
+) -> None:
+    """Print the ledger: claims of the four papers, their numbers, ours, the interval, and a verdict.
+
+    Verdicts are worked out from saved results by one rule: supported, not seen, contradicted, or not tested where there
+    are no results, with the command that would make them.
+
+    \b
+    Examples:
+      headway claims
+      headway claims diet-cost
+      headway claims --only contradicted,supported
+      headway claims --json --results results
+    """
+    from headway.claims import show, verdicts
+    from headway.claims.ledger import entry, ledger, to_json
+
+    if rule:
+        typer.echo((verdicts.__doc__ or "").strip())
+        return
+    try:
+        entries, found = ledger(Path(results))
+        if claim is not None:
+            entries = [entry(claim, entries)]
+        if only is not None:
+            wanted = _verdicts(only)
+            entries = [each for each in entries if each.verdict in wanted]
+    except (ValueError, FileNotFoundError) as error:
+        raise typer.BadParameter(str(error)) from None
+    if as_json:
+        typer.echo(json.dumps(to_json(entries, found), indent=2, ensure_ascii=False, allow_nan=False))
+    elif as_markdown:
+        typer.echo(show.markdown(entries))
+    elif claim is not None:
+        typer.echo("\n\n".join(map(show.full, entries)))
+    else:
+        show.print_table(entries, found.notes)
+
+
+def _verdicts(text: str) -> set[str]:
+    from headway.claims.verdicts import WORST_FIRST
+
+    wanted = {part.strip().replace("-", " ") for part in text.split(",")}
+    unknown = sorted(wanted - set(WORST_FIRST))
+    if unknown:
+        raise ValueError(f"--only: expected some of {', '.join(WORST_FIRST)}, got {', '.join(unknown)}.")
+    return wanted
