@@ -15,6 +15,7 @@ ROOMS = {  # page -> modules whose public names (`__all__`) it lists
     "convert": ("headway.convert",),
     "cost": ("headway.cost",),
     "study": ("headway.study.plan", "headway.study.plans", "headway.study.study"),
+    "claims": ("headway.claims",),
     "report": ("headway.report", "headway.report.study"),
 }
 

@@ -22,8 +22,21 @@ ALLOWED = {  # room -> rooms it may import (docs/architecture.md)
     "cost": {"models", "encodings", "attention", "bias", "storage"},
     "convert": {"analysis", "encodings", "attention", "bias", "storage"},
     "study": {"tasks", "analysis", "convert", "cost", "data", "encodings", "models", "storage"},
+    "claims": {"storage"},
     "report": {"storage"},
-    "cli": {"analysis", "convert", "cost", "data", "encodings", "models", "report", "storage", "study", "tasks"},
+    "cli": {
+        "analysis",
+        "claims",
+        "convert",
+        "cost",
+        "data",
+        "encodings",
+        "models",
+        "report",
+        "storage",
+        "study",
+        "tasks",
+    },
 }
 
 

@@ -1,0 +1,86 @@
+"""Studies: the cells of their tables, losses by length, and what their models learned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from headway.claims.readers.analysis import analysis, by_length, heads
+from headway.claims.readers.files import named
+from headway.claims.readers.finetuning import SINGLE
+from headway.claims.readers.pretraining import Pretrained
+from headway.claims.samples import Sample
+from headway.claims.settings import Setting
+from headway.storage import read_json
+
+
+def study(path: Path, samples: list[Sample], notes: list[str]) -> None:
+    """A study is a group of its own: its rows differ in nothing but the encoding."""
+    found = read_json(path)
+    with named(path):
+        if found["study"]["size"] == "quick":
+            notes.append(f"{path}: the built-in language is not what the papers speak of")
+            return
+        for row in found["rows"]:
+            run = _run(found, row, path)
+            samples += _cells(found, row, run)
+            kept = path.parent / "analysis" / row["name"]
+            if (kept / "measures.json").is_file():
+                samples += analysis(kept, run)
+            elif row["name"] in found["analysis"]:
+                samples += _shown(found["analysis"][row["name"]], run)
+
+
+def _run(found: Mapping[str, Any], row: Mapping[str, Any], path: Path) -> Pretrained:
+    """The row's first pretraining, or what stands for it in a study without any."""
+    about, setting = found["study"], Setting.of({**row, "preset": _preset(found)})
+    own = [each for each in found["pretraining"] if each["row"] == row["name"]]
+    text = (found["recipes"].get("pretraining") or {}).get("text") or {}
+    first = own[0] if own else {"seed": 0, "evaluation_loss": 0.0, "tokens": 0}
+    size = f", {first['tokens'] / 1e6:,.0f}M tokens" if own else ""
+    return Pretrained(
+        setting=setting,
+        seed=str(first["seed"]),
+        steps=0,
+        length=text.get("length", 1),
+        group=f"study {path.parent.name}",
+        without_steps=f"study {path.parent.name}",
+        rate=row.get("position_rate", 1.0) if setting.has_parameters else None,
+        tokens=float(first["tokens"]),
+        loss=first["evaluation_loss"],
+        scale=f"{_preset(found)}{size} (study {about['name']}, size {about['size']})",
+        source=str(path),
+    )
+
+
+def _preset(found: Mapping[str, Any]) -> str:
+    recipes = found["recipes"]
+    first = recipes.get("pretraining") or next(iter(recipes.values()), None) or {}
+    return str((first.get("model") or {}).get("preset", ""))
+
+
+def _cells(found: Mapping[str, Any], row: Mapping[str, Any], first: Pretrained) -> Iterator[Sample]:
+    """One number a seed of the columns that claims are judged by."""
+    for column, cells in zip(found["columns"], found["cells"], strict=True):
+        source = column["source"]
+        for seed, value in cells[row["name"]]["values"].items():
+            run = replace(first, seed=seed)
+            if source == "lengths":
+                yield from by_length({column["value"]: value}, run, run.source)
+            elif source == "pretrain" and column["value"] == "evaluation_loss":
+                yield run.sample("loss", value)
+            elif source == "finetune" and column["task"] not in SINGLE:
+                yield run.sample("glue", value, block=column["name"], segments=row["segments"])
+            elif source == "finetune":
+                yield run.sample("glue", value, block=column["name"])
+            elif source == "translate":
+                yield run.sample("bleu", value, block=f"{column['name']}, {Path(run.source).parent.name}")
+
+
+def _shown(kept: Mapping[str, Any], run: Pretrained) -> Iterator[Sample]:
+    yield from heads(kept["toeplitz_r2"], run, "head r2", run.source)
+    ranks = kept["ranks"]
+    if ranks is not None and "positions" in ranks:
+        yield from heads(ranks["positions"]["relative"][:1], run, "position rank", run.source)
