@@ -101,7 +101,7 @@ def work(job: Job) -> float:
 def steps(job: Job) -> float:
     """Of all runs of a training."""
     if job.kind == "finetune":
-        return _seen(job.config) / job.config["protocol"]["batch"]
+        return float(_seen(job.config) / job.config["protocol"]["batch"])
     return float(job.config["optimisation"]["steps"])
 
 

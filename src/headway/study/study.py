@@ -81,7 +81,8 @@ class Study:
 
         runner = Runner([each.job for each in self.planned], self.store, told=told, say=view.say)
         if rows:
-            runner.leave({each.job.key for each in self.planned if each.row not in (None, *rows)})
+            wanted = {each.job.key for each in self.planned if each.row in (None, *rows)}
+            runner.leave({each.job.key for each in self.planned} - wanted)
         self._check_room(runner)
         self._write(asdict(self.plan), "plan.json")
         with view:

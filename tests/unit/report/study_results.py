@@ -121,6 +121,7 @@ def study_results():
                 "found": 41.0,
                 "compared": 31.0,
                 "holds": True,
+                "differences": [10.0, 9.0, 11.0],
             }
         ],
         "recipes": {"pretraining": {"seed": 0, "text": {"corpus": [HOSTILE]}}},

@@ -86,7 +86,9 @@ def test_links_lead_somewhere_and_nothing_is_fetched(folder):
 def test_the_terminal_has_table_claims_failures_and_paths(folder):
     said = written(folder)
     assert "41.0 ▲" in said and "paper 60.3" in said and "30.0..32.0" in said
-    assert "holds: per-head is above input" in said
+    numbers = "41.0 against 31.0; difference 9.0 to 11.0 over 3 seeds"
+    assert f"holds: per-head is above input ({numbers})" in said
+    assert numbers in (folder / "report.html").read_text()
     assert f"failed: cola, {HOSTILE}: jobs/finetune-1/log.txt (status 1):" in said
     assert f"wrote {folder / 'report.html'}, table.csv, table.md, table.tex" in said
 

@@ -70,6 +70,8 @@ def test_the_main_job_has_what_it_promises():
     assert len(plan.rows) >= 10
     assert {column.source for column in plan.columns} == {"pretrain", "finetune", "translate"}
     assert all(len(config.grid.seeds) >= 3 for config in plan.finetune.values())
+    tuned = {each.row: each.job.config for each in jobs(plan) if each.task == "builtin:questions" and each.row}
+    assert {config["start"]["segments"] for config in tuned.values()} == {"input", "per-head"}
     assert {row.place for row in plan.rows} == {"nowhere", "input", "per-head"}
     kinds = {each.job.kind for each in jobs(plan)}
     assert kinds == {"text", "simple", "pretrain", "finetune", "pairs", "translate", "analyse", "cost"}
@@ -123,6 +125,14 @@ def test_equal_work_of_two_plans_is_one_job():
     )
     assert len(glue) == 8
     assert glue.keys() & ablation.keys()
+
+
+def test_a_task_may_begin_with_the_model_of_another():
+    plan = replace(find_plan("glue"), after={"builtin:roles": "builtin:questions"})
+    made = {each.task: each.job for each in jobs(plan) if each.row == plan.baseline and each.job.kind == "finetune"}
+    assert made["builtin:roles"].needs == {"pretrain": made["builtin:questions"].key}
+    with pytest.raises(ValueError, match="after: expected tasks that stand before"):
+        replace(plan, after={"builtin:questions": "builtin:roles"})
 
 
 def test_a_changed_recipe_is_another_job():

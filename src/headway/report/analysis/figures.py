@@ -67,7 +67,8 @@ def draw_table(figure: Figure, saved: Saved) -> None:
     gram.set(title=f"Inner products, Toeplitz R² {table['r2']:.3f}", xlabel="position", ylabel="position")
     starts, size = table["windows"]["starts"], table["windows"]["size"]
     windows.plot(starts, table["windows"]["r2"][0], "o-", color=SERIES[0])
-    windows.set(title=f"Toeplitz R² of {size} positions", xlabel="first of them", ylim=(0, 1.02))
+    span = (-0.03 * length, length)  # one window alone would otherwise stand on a scale of fractions
+    windows.set(title=f"Toeplitz R² of {size} positions", xlabel="first of them", xlim=span, ylim=(0, 1.02))
     for axes, name, title in (
         (norms, "norms", "Length of each position's vector"),
         (neighbours, "neighbours", "Cosine between p and p + 1"),

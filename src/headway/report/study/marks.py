@@ -40,6 +40,16 @@ def spread(cell: Cell, column: Column) -> str:
     return f"{written(summary['low'], column)} to {written(summary['high'], column)}, {runs}"
 
 
+def compared(claim: Mapping[str, Any], column: Column) -> str:
+    """The two numbers of a claim, and what their difference is from seed to seed where there are several."""
+    said = f"{written(claim['found'], column)} against {written(claim['compared'], column)}"
+    differences = claim.get("differences") or ()
+    if len(differences) < 2:
+        return said
+    low, high = (written(edge, column) for edge in (min(differences), max(differences)))
+    return f"{said}; difference {low} to {high} over {len(differences)} seeds"
+
+
 def mark(cell: Cell) -> str:
     return "" if cell["test"] is None else MARKS[cell["test"]["verdict"]]
 

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from headway.report.page import write_page
-from headway.report.study.marks import legend, mark, middle, spread, written
+from headway.report.study.marks import compared, legend, mark, middle, spread, written
 from headway.report.study.pictures import head_curve, scatter
 
 Results = Mapping[str, Any]
@@ -91,11 +91,7 @@ def _is_best(row: str, column: Mapping[str, Any], cells: Mapping[str, Any]) -> b
 def _claim(claim: Mapping[str, Any], results: Results) -> dict[str, Any]:
     column = next(column for column in results["columns"] if column["name"] == claim["column"])
     verdict = {True: "holds", False: "does not hold", None: "not known yet"}[claim["holds"]]
-    numbers = (
-        ""
-        if claim["holds"] is None
-        else f"{written(claim['found'], column)} against {written(claim['compared'], column)}"
-    )
+    numbers = "" if claim["holds"] is None else compared(claim, column)
     return {**claim, "verdict": verdict, "numbers": numbers}
 
 

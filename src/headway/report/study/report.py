@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from headway.report.analysis.page import analysis_page
+from headway.report.study.marks import compared
 from headway.report.study.page import study_page
 from headway.report.study.saved import read_results
 from headway.report.study.tables import as_csv, as_latex, as_markdown, notes, on_terminal
@@ -18,12 +20,15 @@ from headway.storage import atomic_path
 def report_study(folder: Path, console: Console) -> Path:
     """Print the table, write report.html, table.csv, table.md and table.tex beside results.json, and name them."""
     results = read_results(folder)
-    console.print(on_terminal(results))
+    for table in on_terminal(results, console.width):
+        console.print(table)
     for line in notes(results):
         console.print(line, markup=False, highlight=False)
+    columns = {column["name"]: column for column in results["columns"]}
     for claim in results["claims"]:
         holds = {True: "holds", False: "DOES NOT HOLD", None: "not known yet"}[claim["holds"]]
-        console.print(f"{holds}: {claim['says']}", markup=False, highlight=False)
+        numbers = "" if claim["holds"] is None else f" ({compared(claim, columns[claim['column']])})"
+        console.print(f"{holds}: {claim['says']}{numbers}", markup=False, highlight=False, soft_wrap=True)
     for name, text in (
         ("table.csv", as_csv(results)),
         ("table.md", as_markdown(results)),
@@ -40,11 +45,26 @@ def report_study(folder: Path, console: Console) -> Path:
     return page
 
 
+def keep_study(folder: Path, target: Path) -> list[Path]:
+    """Copy what is worth committing: results.json on one line, and what each analysis measured."""
+    results = read_results(folder)
+    kept = [target / "results.json"]
+    with atomic_path(kept[0]) as temporary:
+        temporary.write_text(json.dumps(results, ensure_ascii=False) + "\n", encoding="utf-8")
+    for row, found in results["analysis"].items():
+        measures = folder / results["study"]["store"] / found["folder"] / "analysis" / "measures.json"
+        if measures.is_file():
+            kept.append(target / "analysis" / row / "measures.json")
+            with atomic_path(kept[-1]) as temporary:
+                temporary.write_bytes(measures.read_bytes())
+    return kept
+
+
 def _analyses(results: dict[str, Any], folder: Path) -> dict[str, str]:
     """A page for every analysis whose folder is there; by row, its place from the study's page."""
     pages = {}
     for row, found in results["analysis"].items():
         saved = folder / results["study"]["store"] / found["folder"] / "analysis"
-        if (saved / "measures.json").is_file():
+        if all((saved / name).is_file() for name in ("measures.json", "arrays.npz")):
             pages[row] = Path(os.path.relpath(analysis_page(saved), folder)).as_posix()
     return pages

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
@@ -15,6 +16,7 @@ from headway.report.study.marks import legend, mark, middle, spread, written
 
 Results = Mapping[str, Any]
 
+LONGEST_NAME = 34  # of a row, on a terminal; longer ones take several lines
 FIELDS = (
     "row", "encoding", "position", "column", "measure", "median", "low", "high", "deviation", "runs", "expected_runs",
     "learning_rate", "published", "difference_to_baseline", "p", "p_corrected", "verdict", "values",
@@ -78,27 +80,47 @@ def as_latex(results: Results) -> str:
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *comments, ""])
 
 
-def on_terminal(results: Results) -> Table:
-    """Medians, under them the spread, and a paper's figures where there are any."""
+def on_terminal(results: Results, width: int) -> list[Table]:
+    """Medians, the spread, a paper's figures where there are any; several tables where one would be too wide."""
     study = results["study"]
-    table = Table(
-        title=f"{study['title']} ({study['name']}, size {study['size']})", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
-    )
-    table.add_column("", overflow="fold")
-    for column in results["columns"]:
-        table.add_column(Text(column["name"]), justify="right")
-    for row in results["rows"]:
-        cells = []
-        for column, found in _columns(results):
-            cell = found[row["name"]]
-            lines = [f"{middle(cell, column)} {mark(cell)}".rstrip()]
-            if cell["summary"] and cell["summary"]["runs"] > 1:
-                lines.append(f"{written(cell['summary']['low'], column)}..{written(cell['summary']['high'], column)}")
-            if cell["published"] is not None:
-                lines.append(f"paper {written(cell['published'], column)}")
-            cells.append(Text("\n".join(lines)))
-        table.add_row(Text(f"{row['name']}\n({row['place']})"), *cells)
+    names = [f"{row['name']}\n({row['place']})" for row in results["rows"]]
+    first = min(LONGEST_NAME, max(map(_wide, names)))
+    groups: list[list[list[str]]] = []  # columns of each table, a name and its cells each
+    room = 0
+    for column, found in _columns(results):
+        texts = [column["name"], *(_stacked(found[row["name"]], column) for row in results["rows"])]
+        needed = max(map(_wide, texts)) + 1
+        if not groups or room < needed:
+            groups.append([])
+            room = width - first - 3
+        groups[-1].append(texts)
+        room -= needed
+    tables = [_table(names, first, group) for group in groups]
+    tables[0].title = f"{study['title']} ({study['name']}, size {study['size']})"
+    return tables
+
+
+def _table(names: list[str], first: int, columns: list[list[str]]) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("", overflow="fold", width=first)
+    for head, *_ in columns:
+        table.add_column(Text(head), justify="right", no_wrap=True)
+    for name, *cells in zip(names, *(cells for _, *cells in columns), strict=True):
+        table.add_row(Text(name), *map(Text, cells))
     return table
+
+
+def _stacked(cell: Mapping[str, Any], column: Mapping[str, Any]) -> str:
+    lines = [f"{middle(cell, column)} {mark(cell)}".rstrip()]
+    if cell["summary"] and cell["summary"]["runs"] > 1:
+        lines.append(f"{written(cell['summary']['low'], column)}..{written(cell['summary']['high'], column)}")
+    if cell["published"] is not None:
+        lines.append(f"paper {written(cell['published'], column)}")
+    return "\n".join(lines)
+
+
+def _wide(text: str) -> int:
+    return max(map(cell_len, text.splitlines()), default=0)
 
 
 def notes(results: Results) -> list[str]:

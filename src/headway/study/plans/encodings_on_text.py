@@ -8,6 +8,7 @@ from typing import Any
 from headway.study.plan import Claim, Column, Plan, Row
 from headway.study.plans import recipes
 from headway.study.plans.glue_tables import builtin_column, builtin_tasks
+from headway.study.plans.rows import linformer
 from headway.tasks.finetune import Data, FinetuneConfig, Grid
 from headway.tasks.finetune.recipes import full
 from headway.tasks.pretrain import Optimisation, PretrainConfig, Rhythm
@@ -41,6 +42,11 @@ ROWS: tuple[Row, ...] = (
     _per_head("abs-scalar", "abs-scalar"),
     _per_head("rel-scalar", "rel-scalar"),
     Row(name="alibi", encoding="alibi"),
+    _per_head("tisa, 1 kernel", "tisa", kernels=1),
+    _per_head("tisa, 3 kernels", "tisa", kernels=3),
+    Row(name="learned + tisa", encoding="learned+tisa", segments="input"),
+    Row(name="learned + diet-abs 64", encoding="learned+diet-abs", segments="input", options={"rank": 64}),
+    *linformer(32),
     replace(_per_head("diet-rel, segments at the input", "diet-rel"), segments="input"),
     replace(
         _per_head("diet-abs 64, shared, segments at the input", "diet-abs", sharing="layer", rank=64), segments="input"

@@ -59,13 +59,15 @@ def small_pretraining(corpus: tuple[str, ...], *, kind: str, length: int) -> Pre
     )
 
 
-def builtin_finetuning(task: str, *, rate: float, epochs: int, limit: int) -> FinetuneConfig:
-    """Three seeds of one rate on one of the built-in language's tasks."""
+def builtin_finetuning(
+    task: str, *, rate: float, epochs: int, limit: int, seeds: tuple[int, ...] = (0, 1, 2)
+) -> FinetuneConfig:
+    """Some seeds of one rate on one of the built-in language's tasks."""
     return FinetuneConfig(
         task=task,
         start=FIRST,
         data=Data(limit=limit),
-        grid=Grid(rates=(rate,), seeds=(0, 1, 2)),
+        grid=Grid(rates=(rate,), seeds=seeds),
         protocol=Protocol(epochs=epochs, length=64),
         spans=Spans(overlap=16, max_question=16, count=3),
     )

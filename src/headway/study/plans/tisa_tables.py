@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headway.study.plan import Claim, Plan, Row
 from headway.study.plans import recipes
-from headway.study.plans.glue_tables import BUILTIN_AFTER, glue_columns, glue_tasks
+from headway.study.plans.glue_tables import glue_columns, glue_tasks
 from headway.study.plans.rows import TISA
 
 KERNELS = (0, 1, 3, 5)
@@ -63,7 +63,6 @@ def _plan(name: str, title: str, rows: tuple[Row, ...], size: str, data: str | N
         pretrain=None if size == "paper" else recipes.pretraining(size, data),
         original=ALBERT if size == "paper" else None,
         split=size == "paper",
-        after=BUILTIN_AFTER if size == "quick" else {},
         analyse=size != "paper",
         claims=claims,
         paper=TISA,
