@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.real_text import draw, encodings_on_text, main_encodings, translation_multi30k
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 
@@ -200,6 +202,9 @@ TABLES = {
     "pretraining": pretraining,
     "translation": translation,
     "pretraining_wiki": pretraining_wiki,
+    "main_encodings": main_encodings,
+    "encodings_on_text": encodings_on_text,
+    "translation_multi30k": translation_multi30k,
     "claims": claims,
 }
 PAGES = ("README.md", "docs/gpu.md", "docs/results.md", "docs/claims.md")
@@ -223,6 +228,8 @@ def main() -> None:
             sys.exit(f"{page.name} differs from the results: python -m benchmarks.report")
         page.write_text(new)
         print(f"{page.name}: up to date")
+    if not options.check:
+        print(f"drew {draw().relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

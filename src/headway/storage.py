@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import secrets
 import shutil
 import subprocess
@@ -59,6 +60,11 @@ def exclusive(folder: str | os.PathLike[str]) -> Iterator[None]:
     with (Path(folder) / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def file_name(name: str) -> str:
+    """A name as part of a path: what a file system may read otherwise becomes _."""
+    return re.sub(r"[^\w ,+=()-]", "_", name)
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from headway.report.study import report_study
+from headway.report.study import keep_study, report_study
 from headway.report.study.marks import legend, spread
-from headway.report.study.tables import as_csv, as_latex, as_markdown
-from headway.storage import write_json
+from headway.report.study.tables import as_csv, as_latex, as_markdown, on_terminal
+from headway.storage import read_json, write_json
 
 made = runpy.run_path(str(Path(__file__).parent / "study_results.py"))
 HOSTILE, study_results = made["HOSTILE"], made["study_results"]
@@ -91,6 +91,33 @@ def test_the_terminal_has_table_claims_failures_and_paths(folder):
     assert numbers in (folder / "report.html").read_text()
     assert f"failed: cola, {HOSTILE}: jobs/finetune-1/log.txt (status 1):" in said
     assert f"wrote {folder / 'report.html'}, table.csv, table.md, table.tex" in said
+
+
+def test_a_table_too_wide_for_the_terminal_becomes_several(folder):
+    results = study_results()
+    assert len(on_terminal(results, 300)) == 1
+    tables = on_terminal(results, 50)
+    assert len(tables) > 1
+    assert sum(len(table.columns) - 1 for table in tables) == len(results["columns"])
+    text = io.StringIO()
+    for table in tables:
+        Console(file=text, width=50).print(table)
+    assert "…" not in text.getvalue()
+    for row in results["rows"]:
+        first = row["name"].splitlines()[0][:20]
+        assert text.getvalue().count(first) >= len(tables), first
+
+
+def test_what_is_kept_is_the_numbers(folder, tmp_path):
+    results = study_results()
+    for found in results["analysis"].values():
+        measures = folder / results["study"]["store"] / found["folder"] / "analysis" / "measures.json"
+        write_json(measures, {"toeplitz": 1.0})
+    kept = keep_study(folder, tmp_path / "kept")
+    assert read_json(tmp_path / "kept" / "results.json") == read_json(folder / "results.json")
+    folders = list((tmp_path / "kept" / "analysis").iterdir())
+    assert len(kept) - 1 == len(folders) == len(results["analysis"])
+    assert all(read_json(each / "measures.json") == {"toeplitz": 1.0} for each in folders)
 
 
 def test_csv_holds_all_that_is_known_of_a_cell():

@@ -13,7 +13,7 @@ from headway.claims.readers.finetuning import SINGLE
 from headway.claims.readers.pretraining import Pretrained
 from headway.claims.samples import Sample
 from headway.claims.settings import Setting
-from headway.storage import read_json
+from headway.storage import file_name, read_json
 
 
 def study(path: Path, samples: list[Sample], notes: list[str]) -> None:
@@ -26,7 +26,7 @@ def study(path: Path, samples: list[Sample], notes: list[str]) -> None:
         for row in found["rows"]:
             run = _run(found, row, path)
             samples += _cells(found, row, run)
-            kept = path.parent / "analysis" / row["name"]
+            kept = path.parent / "analysis" / file_name(row["name"])
             if (kept / "measures.json").is_file():
                 samples += analysis(kept, run)
             elif row["name"] in found["analysis"]:

@@ -14,7 +14,7 @@ from headway.report.study.marks import compared
 from headway.report.study.page import study_page
 from headway.report.study.saved import read_results
 from headway.report.study.tables import as_csv, as_latex, as_markdown, notes, on_terminal
-from headway.storage import atomic_path
+from headway.storage import atomic_path, file_name
 
 
 def report_study(folder: Path, console: Console) -> Path:
@@ -54,7 +54,7 @@ def keep_study(folder: Path, target: Path) -> list[Path]:
     for row, found in results["analysis"].items():
         measures = folder / results["study"]["store"] / found["folder"] / "analysis" / "measures.json"
         if measures.is_file():
-            kept.append(target / "analysis" / row / "measures.json")
+            kept.append(target / "analysis" / file_name(row) / "measures.json")
             with atomic_path(kept[-1]) as temporary:
                 temporary.write_bytes(measures.read_bytes())
     return kept

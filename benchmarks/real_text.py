@@ -1,0 +1,103 @@
+"""Tables and the picture of the studies on real text, from results/; `python -m benchmarks.report` writes them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+ENCODINGS = ROOT / "results" / "studies" / "encodings" / "results.json"
+MULTI30K = ROOT / "results" / "translation" / "multi30k"
+PICTURE = ROOT / "docs" / "pictures" / "encodings.svg"
+DRAWN = ("none", "sinusoidal", "learned", "alibi", "rope", "shaw", "t5", "diet-rel", "diet-abs 64, shared", "tisa")
+
+
+def encodings_on_text(rows: tuple[str, ...] | None = None) -> str:
+    """Every row that was trained, the lowest loss first; medians over seeds of fine-tuning."""
+    found = json.loads(ENCODINGS.read_text())
+    columns = {column["name"]: (column, cells) for column, cells in zip(found["columns"], found["cells"], strict=True)}
+    loss = columns["Loss"][1]
+    trained = [row for row in found["rows"] if loss[row["name"]]["summary"] and (rows is None or row["name"] in rows)]
+    shown = [name for name in columns if name != "GLUE"]
+    lines = ["| | position | " + " | ".join(shown) + " |", "|---" * (len(shown) + 2) + "|"]
+    for row in sorted(trained, key=lambda row: loss[row["name"]]["summary"]["median"]):
+        cells = [_number(columns[name][1][row["name"]], columns[name][0]) for name in shown]
+        lines.append(f"| {row['name']} | {row['place']} | " + " | ".join(cells) + " |")
+    tokens = next(run["tokens"] for run in found["pretraining"])
+    seeds = max(len(columns["CoLA"][1][row["name"]]["values"]) for row in trained)
+    environment = found["environment"]
+    lines += [
+        "",
+        f"{tokens / 1e6:.0f}M tokens each, one seed of pretraining, {seeds} of fine-tuning (medians); "
+        f"{environment['gpu']}, torch {environment['torch']}, {found['study']['collected'][:10]}; from "
+        f"results/studies/encodings.",
+    ]
+    return "\n".join(lines)
+
+
+def main_encodings() -> str:
+    """The README's rows."""
+    return encodings_on_text(DRAWN)
+
+
+def translation_multi30k() -> str:
+    """BLEU of each encoding on dev and test, seed by seed, and the paired bootstrap against sinusoids."""
+    scores = [json.loads(path.read_text()) for path in sorted(MULTI30K.glob("scores-seed*.json"))]
+    dev: dict[str, list[float]] = {}
+    for path in sorted(MULTI30K.glob("*/result.json")):
+        dev.setdefault(path.parent.name.rpartition("-seed")[0], []).append(json.loads(path.read_text())["bleu"])
+    heads = [f"test, seed {seed}" for seed in range(len(scores))]
+    lines = [f"| BLEU | dev, median | {' | '.join(heads)} | chrF of test, median |", "|---" * (len(heads) + 3) + "|"]
+    for name in sorted(dev, key=lambda name: median(dev[name])):
+        cells, chrf = [], []
+        for seed, score in enumerate(scores):
+            system = score["systems"][f"{name}-seed{seed}.de"]
+            tests = {row["system"]: row["p_value"] for row in score["bootstrap"]["rows"] if row["metric"] == "BLEU"}
+            p = tests[f"{name}-seed{seed}.de"]
+            cells.append(f"{system['bleu']:.1f}" + ("" if p is None else f" (p = {p:.3f})"))
+            chrf.append(system["chrf"])
+        lines.append(f"| {name} | {median(dev[name]):.1f} | {' | '.join(cells)} | {median(chrf):.1f} |")
+    signature = next(iter(scores[0]["systems"].values()))["bleu_signature"]
+    lines += ["", f"p: paired bootstrap against sinusoidal of the same seed. SacreBLEU {signature}."]
+    return "\n".join(lines)
+
+
+def draw() -> Path:
+    """Loss while training, and loss on longer texts."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    matplotlib.rcParams.update({"svg.hashsalt": "headway", "svg.fonttype": "none"})
+    found = json.loads(ENCODINGS.read_text())
+    colors = matplotlib.colormaps["tab10"].colors  # type: ignore[attr-defined]
+    styles = dict(zip(DRAWN, colors, strict=True))
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    training, longer = figure.subplots(1, 2)
+    for run in found["pretraining"]:
+        if run["row"] in styles:
+            steps, losses = zip(*run["curves"]["evaluation_loss"], strict=True)
+            training.plot(steps, losses, marker=".", color=styles[run["row"]], label=run["row"])
+    at = [column["value"] for column in found["columns"] if column["source"] == "lengths"]
+    cells = [
+        cells for column, cells in zip(found["columns"], found["cells"], strict=True) if column["source"] == "lengths"
+    ]
+    for row, color in styles.items():
+        known = [(int(n), c[row]["summary"]["median"]) for n, c in zip(at, cells, strict=True) if c[row]["summary"]]
+        if len(known) > 1:
+            longer.plot(*zip(*known, strict=True), marker="o", color=color, label=row)
+    training.set(xlabel="step of 256 sequences", ylabel="loss of masked words, nats", title="Pretraining, 128 tokens")
+    longer.set(xlabel="tokens of a text", title="Longer texts than trained on", xscale="log")
+    longer.set_xticks([int(n) for n in at], at)
+    longer.minorticks_off()
+    for axes in (training, longer):
+        axes.grid(alpha=0.3)
+    training.legend(fontsize=8, ncols=2)
+    PICTURE.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(PICTURE, metadata={"Date": None})
+    return PICTURE
+
+
+def _number(cell: dict[str, Any], column: dict[str, Any]) -> str:
+    return "–" if not cell["summary"] else f"{cell['summary']['median']:.{column['digits']}f}"
