@@ -181,7 +181,7 @@ def test_the_saved_model_is_the_mean_of_the_last_checkpoints(tmp_path, data):
 
 def test_the_best_checkpoint_is_saved(tmp_path, data):
     every = Rhythm(log=3, evaluate=3, checkpoint=3, keep=9)
-    rising = {"learning_rate": 0.3, "warmup": 8}  # good at first, then far too high
+    rising = {"learning_rate": 3.0, "warmup": 8}  # good at first, then far too high
     result = train(tiny(tmp_path / "run", data, rhythm=every, save="best", **rising))
     losses = dict(log(tmp_path / "run", "evaluation_loss"))
     best = min(losses, key=losses.get)
