@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-long lint format docs benchmark clean
+.PHONY: setup demo test test-slow lint format docs benchmark clean
 
 setup: .venv/ready
 
@@ -20,11 +20,11 @@ demo: setup
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$(nproc 2>/dev/null || echo 2)
 
 test: setup lint
-	$(PYTEST) --dist loadfile --no-loadscope-reorder -m "not gpu and not long"  # in order: the long files come first
+	$(PYTEST) --dist loadfile --no-loadscope-reorder -m "not gpu and not slow"  # in order: the long files come first
 	TRITON_INTERPRET=1 $(PYTEST) tests/gpu  # the GPU kernels, interpreted on the CPU
 
-test-long: setup  # what takes minutes a test
-	$(PYTEST) -m long
+test-slow: setup  # what takes tens of seconds a test; continuous integration runs it too
+	$(PYTEST) --dist loadfile -m "slow and not gpu"
 
 lint: setup
 	$(BIN)/ruff check

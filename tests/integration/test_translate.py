@@ -222,6 +222,7 @@ def saved_step(config):
     return int(kept[-1].name.removeprefix("step-")) if kept else 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calls", [1, 4])
 def test_interrupted_between_weights_and_checkpoint(tmp_path, data, monkeypatch, calls):
     train(tiny(tmp_path / "whole", data, save="best", rhythm=Rhythm(log=3, evaluate=3, checkpoint=3)))

@@ -11,7 +11,7 @@ from headway.tasks.translate import Translator, run, score
 from headway.tasks.translate.recipes import quick
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("encoding", "solves"), [("diet-rel", True), ("none", False)])
 def test_the_quick_recipe_translates_exactly_unless_it_sees_no_order(tmp_path, encoding, solves):
     config = quick()

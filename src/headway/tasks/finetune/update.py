@@ -106,9 +106,11 @@ class Update:
         """The optimizer refuses to be recorded without this flag, and warns of steps that are not recorded with it."""
         for group in self.optimizer.param_groups:
             group["capturable"] = True
-        yield
-        for group in self.optimizer.param_groups:
-            group["capturable"] = False
+        try:
+            yield
+        finally:
+            for group in self.optimizer.param_groups:
+                group["capturable"] = False
 
     def _set_rate(self, rate: float) -> None:
         if not self.record:
