@@ -8,13 +8,12 @@ from typing import Any
 from headway.study.plan import Claim, Column, Plan, Row
 from headway.study.plans import recipes
 from headway.study.plans.glue_tables import builtin_column, builtin_tasks
-from headway.study.plans.rows import linformer
+from headway.study.plans.rows import FASTER, linformer
 from headway.tasks.finetune import Data, FinetuneConfig, Grid
 from headway.tasks.finetune.recipes import full
 from headway.tasks.pretrain import Optimisation, PretrainConfig, Rhythm
 
 TASKS = {"cola": "CoLA", "mrpc": "MRPC", "stsb": "STS-B", "rte": "RTE"}
-FASTER = 10.0  # times the rate, for numbers that are added to scores; see Optimisation.position_rate
 
 
 def _per_head(name: str, encoding: str, *, sharing: str | None = None, **options: Any) -> Row:

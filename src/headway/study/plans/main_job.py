@@ -6,7 +6,8 @@ from headway.cost import CostConfig
 from headway.study.plan import Claim, Column, Plan, Row
 from headway.study.plans.glue_tables import builtin_column, builtin_tasks
 from headway.study.plans.recipes import builtin_pretraining
-from headway.study.plans.translation_tables import BUILTIN_TASK, FASTER, builtin_translation
+from headway.study.plans.rows import FASTER
+from headway.study.plans.translation_tables import BUILTIN_TASK, builtin_translation
 
 ROWS = (
     Row(name="none", encoding="none"),

@@ -12,6 +12,8 @@ DIET = "Chen et al. (2021b), “A Simple and Effective Positional Encoding for T
 SHAW = "Shaw et al. (2018), “Self-Attention with Relative Position Representations”"
 TISA = "Wennberg and Henter (2021), “The Case for Translation-Invariant Self-Attention”"
 
+FASTER = 10.0  # times the rate, in short runs, for numbers that are added to scores; see Optimisation.position_rate
+
 # Sec. 4.4 says which rows share: Shaw et al. and Ke et al. over heads, Raffel et al. over layers. The distance at which
 # Shaw et al. is clipped is not said; 16 is that paper's own.
 DEVLIN = Row(name="Devlin et al. (learned)", encoding="learned", segments="input")
