@@ -6,6 +6,7 @@ same dtype, plus one rounding step of that dtype and one of the float32 products
 
 from __future__ import annotations
 
+import importlib
 import os
 
 import pytest
@@ -106,6 +107,8 @@ KINDS = {
     "relative values": lambda b, h, lq, lk, d: (lambda t: (None, hw.RelativeValues(t)), [draw(h, 1, d)]),
     "relative keys and values": of_relatives(4),
     "relative keys, full reach": of_relatives(60),
+    "relative, reach 16": of_relatives(16),
+    "relative, reach 28": of_relatives(28),
     "everything": of_relatives(3, together=True),
 }
 
@@ -228,6 +231,34 @@ def test_every_mask(kind, masking):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_width_64_with_a_toeplitz_bias(dtype, q_len, k_len, masking):
     check("toeplitz", dtype, 3, 4, 2, q_len, k_len, 64, **masks(3, q_len, k_len)[masking])
+
+
+RELATIVES = {"relative keys", "relative values", "relative keys and values", "relative, reach 16", "relative, reach 28"}
+
+
+@pytest.mark.skipif(not CUDA, reason="the Hopper kernels are CUDA")
+@pytest.mark.parametrize("masking", ["nothing", "causal", "lengths"])
+@pytest.mark.parametrize(("q_len", "k_len"), [(64, 64), (130, 300), (300, 130), (1, 200), (257, 257)])
+@pytest.mark.parametrize("kind", sorted(RELATIVES))
+def test_width_64_with_relative_keys_and_values(kind, q_len, k_len, masking):
+    dtype = torch.float16 if kind == "relative keys and values" else torch.bfloat16
+    check(kind, dtype, 3, 4, 2, q_len, k_len, 64, **masks(3, q_len, k_len)[masking])
+
+
+@pytest.mark.skipif(not CUDA, reason="the Hopper kernels are CUDA")
+@pytest.mark.parametrize("kind", sorted(RELATIVES))
+def test_width_64_with_relatives_and_dropout_is_as_in_the_other_kernels(kind, monkeypatch):
+    """The same random numbers drop the same weights in both families of kernels."""
+    make, parameters = made(kind, 2, 4, 200, 200, 64)
+    inputs, upstream = [draw(2, 4, 200, 64) for _ in range(3)], draw(2, 4, 200, 64)
+    found = []
+    for hopper in (True, False):
+        if not hopper:
+            monkeypatch.setattr(importlib.import_module("headway.attention.triton"), "_is_relative", lambda *_: False)
+        torch.manual_seed(3)
+        found.append(outcome("triton", torch.bfloat16, make, parameters, inputs, upstream, dropout=0.3))
+    for ours, others in zip(*found, strict=True):
+        assert (ours.double() - others.double()).norm() <= 0.01 * others.double().norm()
 
 
 def test_strided_inputs_are_read_in_place():

@@ -60,6 +60,8 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
     from headway.attention.triton import op, short
 
     q, k, v = (t if t.stride(3) == 1 else t.contiguous() for t in (request.q, request.k, request.v))
+    if _is_relative(request, q, k, v):
+        return _relative(request, q, k, v)
     masking = request.masking
     values, left, right = _shared_parts(request)
     rows, value_table, reach, shift = _relative_parts(request, q)
@@ -74,6 +76,37 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
     if value_table is not None:
         of_values = torch.bmm(weights.to(q.dtype).flatten(1, 2), value_table)
         output = output + of_values.view(q.shape[1], q.shape[0], q.shape[2], -1).transpose(0, 1)
+    return cast("Tensor", output)
+
+
+def _is_relative(request: Request, q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether the Hopper kernels for relative keys and values take the call."""
+    from headway.attention.triton import hopper, relative
+
+    keys, values = _relative_terms(request)
+    others = 0 if request.bias is None else len(request.bias.terms) - len(keys)
+    masking = request.masking
+    return (
+        bool(keys or values)
+        and not others
+        and masking.mask is None
+        and masking.q_documents is None
+        and max(term.clip for term in (*keys, *values)) <= relative.LONGEST_REACH
+        and hopper.takes(q, k, v)
+    )
+
+
+def _relative(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    from headway.attention.triton.relative import fused_relative
+
+    keys, values = _relative_terms(request)
+    reach = max(1, *(term.clip for term in (*keys, *values)))
+    output, _ = fused_relative(
+        q, k, v, None if not keys else _table(keys, reach, q).float() * request.scale,
+        None if not values else _table(values, reach, q).float(),
+        reach, (*keys, *values)[0].q_start, request.masking.causal, request.masking.lengths,
+        request.scale, request.dropout, None if request.dropout == 0 else dropout_noise(q, k),
+    )  # fmt: skip
     return cast("Tensor", output)
 
 
@@ -102,12 +135,13 @@ def _relative_parts(request: Request, q: Tensor) -> tuple[Tensor | None, Tensor 
     if not keys and not on_values:
         return None, None, 0, 0
     reach = max(1, *(term.clip for term in (*keys, *on_values)))
+    padding = by_eight(2 * reach + 1) - (2 * reach + 1)
     rows = value_table = None
     if keys:  # Shaw et al. (2018), Eq. (5): q meets the table first
-        table = (_widened(keys, reach, q) * request.scale).to(q.dtype)
+        table = (_table(keys, reach, q, padding) * request.scale).to(q.dtype)
         rows = torch.bmm(_heads_apart(q), table.mT).view(q.shape[1], q.shape[0], q.shape[2], -1)
     if on_values:
-        value_table = _widened(on_values, reach, q).to(q.dtype)
+        value_table = _table(on_values, reach, q, padding).to(q.dtype)
     return rows, value_table, reach, (*keys, *on_values)[0].q_start
 
 
@@ -121,12 +155,16 @@ def _relative_terms(request: Request) -> tuple[list[RelativeKeys], list[Relative
     return [t for t in keys if isinstance(t, RelativeKeys)], [t for t in values if isinstance(t, RelativeValues)]
 
 
-def _widened(terms: Sequence[RelativeKeys | RelativeValues], reach: int, q: Tensor) -> Tensor:  # (H, C, D)
+def _table(
+    terms: Sequence[RelativeKeys | RelativeValues], reach: int, q: Tensor, padding: int = 0
+) -> Tensor:  # (H, 2 * reach + 1 + padding, D)
     """The sum of their tables, the outermost vectors of each repeated up to the reach and into the padding."""
-    count = by_eight(2 * reach + 1)
-    offset = torch.arange(-reach, count - reach, device=q.device)
-    tables = [term.table[:, offset.clamp(-term.clip, term.clip) + term.clip] for term in terms]
-    return functools.reduce(torch.add, tables).expand(q.shape[1], -1, -1)
+    wide = []
+    for term in terms:
+        more = reach - term.clip
+        parts = [term.table[:, :1].expand(-1, more, -1), term.table, term.table[:, -1:].expand(-1, more + padding, -1)]
+        wide.append(torch.cat(parts, 1) if more + padding else term.table)
+    return functools.reduce(torch.add, wide).expand(q.shape[1], -1, -1)
 
 
 def _beside(factors: list[Tensor]) -> Tensor:

@@ -425,3 +425,27 @@ def diagonal_kernel(
         low, high = diagonal_sums(upper if half == 0 else lower, HALF, BLOCK)
         tl.store(sums_ptrs + 2 * half * BLOCK, low)
         tl.store(sums_ptrs + (2 * half + 1) * BLOCK, high)
+
+
+@triton.jit(do_not_specialize=["rows", "length", "chunks"])
+def meet_kernel(
+    places_ptr, x_ptr, sums_ptr,  # (H, rows, COUNT), (B, H, L, WIDTH), (H, chunks, WIDTH, WIDTH)
+    x_stride_b, x_stride_h, x_stride, rows, length, chunks,
+    COUNT: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """For each head the sum over a chunk of rows of (numbers of places) x (row of x): gradients of relative tables."""
+    chunk, h = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    blocks = tl.cdiv(rows, BLOCK)
+    x_ptr += h * x_stride_h
+    places_ptr += h * rows * COUNT
+    column = tl.arange(0, WIDTH)
+    acc = tl.zeros([WIDTH, WIDTH], tl.float32)
+    for block in range(blocks * chunk // chunks, blocks * (chunk + 1) // chunks):
+        row = block * BLOCK + tl.arange(0, BLOCK)
+        at = (row // length).to(tl.int64) * x_stride_b + (row % length).to(tl.int64) * x_stride
+        x = tl.load(x_ptr + at[:, None] + column[None, :], mask=row[:, None] < rows, other=0.0)
+        ptrs = places_ptr + row.to(tl.int64)[None, :] * COUNT + column[:, None]
+        places = tl.load(ptrs, mask=(row[None, :] < rows) & (column[:, None] < COUNT), other=0.0)
+        acc = tl.dot(places, x, acc)
+    to = sums_ptr + ((h * chunks + chunk) * WIDTH + column[:, None]) * WIDTH + column[None, :]
+    tl.store(to, acc)

@@ -72,7 +72,7 @@ def _compiled(source: Path, options: Sequence[str]) -> bytes:
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     text, label = source.read_bytes(), source.name.encode()
     status = compiler.nvrtcCreateProgram(ctypes.byref(program), text, label, 0, None, None)
-    given = [option.encode() for option in options]
+    given = [option.encode() for option in (*options, f"--include-path={source.parent}")]
     status = status or compiler.nvrtcCompileProgram(program, len(given), (ctypes.c_char_p * len(given))(*given))
     if status != 0:
         compiler.nvrtcGetProgramLogSize(program, ctypes.byref(size))

@@ -1,4 +1,4 @@
-"""Launching the Hopper kernels: a Toeplitz bias at head width 64 in half precision, below what Triton reaches."""
+"""Launching the Hopper kernels for a Toeplitz bias at head width 64 in half precision, below what Triton reaches."""
 
 from __future__ import annotations
 
@@ -30,12 +30,16 @@ PROGRAMS = 3  # of the kernel that sums the gradient of the bias, for each multi
 
 def fits(call: Call, values: Tensor | None, rows: Tensor | None, weights: bool) -> bool:
     """Whether the kernels take the call: a Toeplitz bias that the batch shares, `causal`, `lengths` and dropout."""
-    q, v = call.q, call.v
     plain = not any(call.mask_flags[name] for name in ("DOCUMENTS", "MASK"))
     alone = values is not None and values.shape[0] == 1 and call.left is None and rows is None and not weights
-    shaped = call.half and q.shape[3] == TILE and v.shape[3] == TILE
-    aligned = all(stride % 8 == 0 for t in (q, call.k, v) for stride in t.stride()[:3])
-    return plain and alone and shaped and aligned and q.device.type == "cuda" and _here(q.device.index)
+    return plain and alone and takes(call.q, call.k, call.v)
+
+
+def takes(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether tensors are such that Hopper kernels read them: half precision, width 64, aligned rows."""
+    shaped = q.dtype in (torch.float16, torch.bfloat16) and q.shape[3] == TILE and v.shape[3] == TILE
+    aligned = all(stride % 8 == 0 for t in (q, k, v) for stride in t.stride()[:3])
+    return shaped and aligned and q.device.type == "cuda" and _here(q.device.index)
 
 
 @functools.cache
@@ -44,10 +48,15 @@ def _here(device: int) -> bool:
 
 
 @functools.cache
-def _kernel(name: str, device: int, dtype: torch.dtype, dropout: bool) -> cuda.Kernel:
-    flags = {"-DBFLOAT16": dtype == torch.bfloat16, "-DDROPOUT": dropout}
-    options = ["--gpu-architecture=sm_90a", *(flag for flag, wanted in flags.items() if wanted)]
-    return cuda.Kernel(Path(__file__).with_name("hopper.cu"), name, options, SHARED_BYTES[name])
+def kernel(file: str, name: str, shared_bytes: int, device: int, dtype: torch.dtype, *flags: str) -> cuda.Kernel:
+    """Compiled once for each device, type and choice of flags."""
+    options = [
+        "--gpu-architecture=sm_90a",
+        "-default-device",
+        *(["-DBFLOAT16"] if dtype == torch.bfloat16 else []),
+        *flags,
+    ]
+    return cuda.Kernel(Path(__file__).with_name(file), name, options, shared_bytes)
 
 
 class Hopper:
@@ -67,9 +76,11 @@ class Hopper:
         self.of_table = (0 if self.table.shape[0] == 1 else self.table.stride(0), self.span + 16, self.first)
 
     def _run(self, name: str, blocks: int, *arguments: Tensor | int | float | None) -> None:
-        with torch.cuda.device(self.call.q.device):
-            kernel = _kernel(name, self.call.q.device.index, self.call.q.dtype, self.call.dropout > 0)
-            kernel(blocks, THREADS, *arguments, self.call.scale, self.call.noise, self.call.dropout)
+        q, dropout = self.call.q, self.call.dropout
+        flags = ["-DDROPOUT"] if dropout > 0 else []
+        with torch.cuda.device(q.device):
+            run = kernel("hopper_toeplitz.cu", name, SHARED_BYTES[name], q.device.index, q.dtype, *flags)
+            run(blocks, THREADS, *arguments, self.call.scale, self.call.noise, dropout)
 
     def _sizes(self) -> tuple[int, int, int, int, int]:
         q, k = self.call.q, self.call.k

@@ -419,11 +419,11 @@ def _differentiate(ctx, grad, _lse, grad_weights, _rest):  # type: ignore[no-unt
     return dq, dk, dv, *of_bias, *(None,) * 13
 
 
-def _no_second(ctx, *grads):  # type: ignore[no-untyped-def]
+def no_second(ctx, *grads):  # type: ignore[no-untyped-def]
     raise NotImplementedError(
         "attention: the fused kernels have no second derivative. Use backend='eager', which is differentiable twice."
     )
 
 
 fused.register_autograd(_differentiate, setup_context=_save)
-fused_backward.register_autograd(_no_second)
+fused_backward.register_autograd(no_second)

@@ -1,112 +1,14 @@
 // Attention with a Toeplitz bias on Hopper, in half precision, for head width 64. Three kernels: forward, the gradients of
 // q and of the bias, and the gradients of k and v.
 //
-// A block of 128 threads owns 64 queries (or keys) and goes over the keys (or queries) in tiles of 64. Scores and their
-// gradients stay in registers, in the tensor cores' layout: a thread holds two numbers of each fragment of 8 x 8, and
-// fragments on one diagonal of the tile hold the same offsets. So a thread needs 9 pairs of the bias for its 32 scores,
-// and sums along diagonals start with plain additions of registers; what remains of those, 8 rows for each of 4 warps,
-// passes once through shared memory. Every sum has one owner and one order.
+// Fragments on one diagonal of a tile hold the same offsets. So a thread needs 9 pairs of the bias for its 32 scores, and
+// sums along diagonals start with plain additions of registers; what remains of those, 8 rows for each of 4 warps, passes
+// once through shared memory. Every sum has one owner and one order.
 
-typedef unsigned int u32;
-typedef unsigned long long u64;
-typedef unsigned short u16;
+#include "hopper.cuh"
 
-#ifdef BFLOAT16
-#define TYPE "bf16"
-#else
-#define TYPE "f16"
-#endif
-
-constexpr int TILE = 64;                     // queries, keys and width
-constexpr int TILE_BYTES = TILE * TILE * 2;  // 8 KiB: 64 rows of 128 bytes, 16-byte pieces swizzled within 8 rows
 constexpr int STAGES = 3;
-constexpr int ROW = 72;                      // numbers of a warp's row of diagonals: 9 fragments
-
-// Every tile is read by the tensor cores from shared memory with the 128-byte swizzle, 1024 bytes for 8 rows.
-__device__ __forceinline__ u64 describe(u32 address) {
-    return ((u64)(address & 0x3FFFF) >> 4) | ((u64)1 << 16) | ((u64)(1024 >> 4) << 32) | ((u64)1 << 62);
-}
-
-#define NUMBERS32                                                                                                  \
-    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                      \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
-#define FOUR(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define ALL32(d)                                                                                                   \
-    FOUR(d, 0), FOUR(d, 4), FOUR(d, 8), FOUR(d, 12), FOUR(d, 16), FOUR(d, 20), FOUR(d, 24), FOUR(d, 28)
-
-// d (64 x 64) = or += a (64 x 16) b^T (64 x 16), both in shared memory with the 16 columns side by side.
-__device__ __forceinline__ void multiply(float (&d)[32], u64 a, u64 b, int add) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " NUMBERS32 ", %32, %33, p, 1, 1, 0, 0;\n}\n"
-        : ALL32(d) : "l"(a), "l"(b), "r"(add));
-}
-
-// d (64 x 64) += a (64 x 16) b (16 x 64): a in registers, b in shared memory with its 64 columns side by side.
-__device__ __forceinline__ void multiply_from_registers(float (&d)[32], const u32 (&a)[4], u64 b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " NUMBERS32
-        ", {%32, %33, %34, %35}, %36, 1, 1, 1, 1;\n"
-        : ALL32(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-
-__device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
-__device__ __forceinline__ void products_sent() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
-__device__ __forceinline__ void products_done() { asm volatile("wgmma.wait_group.sync.aligned 0;\n" ::: "memory"); }
-
-// Keeps the compiler from reading the numbers before the products are done.
-__device__ __forceinline__ void pin(float (&d)[32]) {
-#pragma unroll
-    for (int i = 0; i < 32; i++) asm volatile("" : "+f"(d[i])::"memory");
-}
-
-__device__ __forceinline__ u32 pack(float low, float high) {
-    u32 both;
-    asm("cvt.rn." TYPE "x2.f32 %0, %1, %2;\n" : "=r"(both) : "f"(high), "f"(low));
-    return both;
-}
-
-__device__ __forceinline__ float exp2_fast(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
-    return y;
-}
-
-// Rows first to first + 63 of a matrix, zero from `rows` on, by 128 threads.
-__device__ __forceinline__ void load_tile(u32 to, const u16* from, int stride, int first, int rows) {
-#pragma unroll
-    for (int part = 0; part < 4; part++) {
-        const int piece = threadIdx.x + 128 * part, row = piece >> 3, column = piece & 7;
-        const int bytes = first + row < rows ? 16 : 0;
-        const u16* source = from + (long long)(bytes ? first + row : 0) * stride + column * 8;
-        const u32 target = to + row * 128 + ((column ^ (row & 7)) << 4);
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(target), "l"(source), "r"(bytes));
-    }
-}
-__device__ __forceinline__ void loads_sent() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
-
-// Dropout, as `kept` in tiles.py: by the product of the query's random number and the key's. Those of queries come first;
-// both are padded to blocks of 128, so that pairs are aligned and need no check.
-struct Dropout {
-    const u32 *of_queries, *of_keys;
-    u32 threshold;
-    float unit;  // what kept weights are multiplied by
-    __device__ __forceinline__ Dropout(const u32* noise, double chance, long long pair, int q_len, int k_len) {
-#ifdef DROPOUT
-        const int queries = (q_len + 127) & ~127, keys = (k_len + 127) & ~127;
-        of_queries = noise + pair * (queries + keys);
-        of_keys = of_queries + queries;
-        threshold = (u32)((float)chance * 4294967296.0f);
-        unit = 1.0f / (1.0f - (float)chance);
-#else
-        unit = 1.0f;
-#endif
-    }
-    __device__ __forceinline__ bool drops(u32 of_query, u32 of_key) const {
-        return of_query * of_key < threshold;
-    }
-};
-__device__ __forceinline__ uint2 noise_pair(const u32* at) { return __ldg((const uint2*)at); }
+constexpr int ROW = 72;  // numbers of a warp's row of diagonals: 9 fragments
 
 extern "C" __global__ void __launch_bounds__(128, 4) forward(
     const u16* q, const u16* k, const u16* v,  // (B, H|Hk, L, 64), any strides but the last
@@ -200,27 +102,10 @@ extern "C" __global__ void __launch_bounds__(128, 4) forward(
                 highest[r] = fmaxf(highest[r], fmaxf(s[i], s[i + 1]));
             }
         }
-        bool grown = false;
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            highest[r] = fmaxf(highest[r], __shfl_xor_sync(0xffffffff, highest[r], 1));
-            highest[r] = fmaxf(highest[r], __shfl_xor_sync(0xffffffff, highest[r], 2));
-            grown |= highest[r] > top[r] + 8.0f;  // weights up to 2^8 do no harm: rescaling can wait
-        }
-        if (__any_sync(0xffffffff, grown)) {
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                const float higher = fmaxf(top[r], highest[r]);
-                const float shrink = higher == none ? 1.0f : exp2_fast(top[r] - higher);
-                top[r] = higher;
-                total[r] *= shrink;
-#pragma unroll
-                for (int n = 0; n < 8; n++) {
-                    acc[4 * n + 2 * r] *= shrink;
-                    acc[4 * n + 2 * r + 1] *= shrink;
-                }
-            }
-        }
+        float shrink[2];
+        rise(highest, top, shrink, acc);
+        total[0] *= shrink[0];
+        total[1] *= shrink[1];
         const float subtract[2] = {top[0] == none ? 0.0f : top[0], top[1] == none ? 0.0f : top[1]};
         u32 weights[16];
 #pragma unroll

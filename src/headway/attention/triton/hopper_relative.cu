@@ -1,0 +1,811 @@
+// Attention with relative keys and values (Shaw et al., 2018, eqs. 3 and 4) on Hopper, in half precision, for head width
+// 64. Three kernels: forward, the gradients of q with what those of the tables need, and the gradients of k and v.
+//
+// A query meets the few vectors of a table once, by a product of its own (64 queries x 64 places of the table); a score
+// near the diagonal looks its number up in shared memory, and all others are at one of the two ends. Likewise weights:
+// those near the diagonal are put in their places, the others summed, and one product with the table follows.
+//
+// Place x of a table holds the vector of offset x - REACH - 2, the outermost ones repeated beyond LEFT and RIGHT. In shared
+// memory the rows of queries are SKEW + 1 numbers apart: those of one key lie SKEW apart, so that two keys from an even
+// one on are one aligned word for every query, and the 8 rows of a fragment are in different banks.
+
+#include "hopper.cuh"
+
+constexpr int STAGES = 2;
+constexpr int LEFT = 2, RIGHT = 2 * REACH + 2;         // places of the outermost offsets
+constexpr int SKEW = (2 * REACH + 12) / 16 * 16 + 8;   // an odd multiple of 8 above 2 * REACH + 4
+constexpr int STRIDE = SKEW + 1;
+constexpr int STEPS = (RIGHT + 18) / 16, COUNT = 16 * STEPS;  // of products with a table, and the places they take in
+constexpr int TABLE_BYTES = COUNT * 128;                       // a product with 64 places reads on, to no effect
+
+__device__ __forceinline__ float number(u16 half) {
+#ifdef BFLOAT16
+    return __uint_as_float((u32)half << 16);
+#else
+    float full;
+    asm("cvt.f32.f16 %0, %1;\n" : "=f"(full) : "h"(half));
+    return full;
+#endif
+}
+__device__ __forceinline__ float2 numbers(u32 both) { return make_float2(number((u16)both), number((u16)(both >> 16))); }
+
+// Where a thread's two rows of queries lie in shared memory, and the place of its first key.
+struct Rows {
+    int place[2];          // of this thread's pair of keys 0 and 1 in each row
+    int at[2], low, high;  // starts of the rows; the places a pair is clamped to
+    __device__ __forceinline__ Rows(int thread, int start_q, int begin) {
+        const int local = 16 * (thread >> 5) + ((thread & 31) >> 2), lead = (REACH + begin) & 1;
+        low = (local + lead) & 1;
+        high = RIGHT + low;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            at[r] = (local + 8 * r) * STRIDE + lead;
+            place[r] = 2 * (thread & 3) - (start_q + local + 8 * r) - begin + REACH + LEFT;
+        }
+    }
+    __device__ __forceinline__ float2 pair(const u16* rows, int r, int x) const {
+        return numbers(*(const u32*)(rows + at[r] + min(max(x, low), high)));
+    }
+    // A row's numbers of all places, from a product's registers.
+    __device__ __forceinline__ void fill(u16* rows, const float (&of_places)[32], float unit) const {
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const int x = 8 * n + 2 * (threadIdx.x & 3);
+                const u32 both = pack(of_places[4 * n + 2 * r] * unit, of_places[4 * n + 2 * r + 1] * unit);
+                if (8 * n <= RIGHT + 2 && x <= RIGHT + 2) rows[at[r] + x] = (u16)both;
+                if (8 * n <= RIGHT + 2 && x + 1 <= RIGHT + 2) rows[at[r] + x + 1] = (u16)(both >> 16);
+            }
+        }
+        __syncwarp();
+    }
+    // Numbers in their places that belong to keys from 0 to `keys` - 1 shrink.
+    __device__ __forceinline__ void shrink(u16* rows, int r, float by, int keys) const {
+        __syncwarp();
+        for (int x = LEFT + 1 + (threadIdx.x & 3); x < RIGHT; x += 4) {
+            const int key = x - place[r] + 2 * (threadIdx.x & 3);
+            if (key >= 0 && key < keys) rows[at[r] + x] = (u16)pack(number(rows[at[r] + x]) * by, 0.0f);
+        }
+        __syncwarp();
+    }
+    // Two halves in their places, where one of them has a place of its own. The other may fall on that of an end, which
+    // no other thread reads: to a row whose pairs begin at even places the left end is places 0 and 1, to the others 1
+    // and 2, and likewise on the right.
+    __device__ __forceinline__ void put(u16* rows, int r, int x, u32 both) const {
+        if (x >= LEFT && x < RIGHT) *(u32*)(rows + at[r] + x) = both;
+    }
+};
+
+// Sums of a row at the two ends.
+struct Ends {
+    float left[2], right[2];
+    __device__ __forceinline__ Ends() { left[0] = left[1] = right[0] = right[1] = 0.0f; }
+    __device__ __forceinline__ void add(int r, int x, float first, float second) {
+        if (x <= LEFT) left[r] += first;
+        if (x < LEFT) left[r] += second;
+        if (x >= RIGHT) right[r] += first;
+        if (x >= RIGHT - 1) right[r] += second;
+    }
+    __device__ __forceinline__ void meet() {  // over the four threads of a row
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+#pragma unroll
+            for (int with = 1; with < 4; with *= 2) {
+                left[r] += __shfl_xor_sync(0xffffffff, left[r], with);
+                right[r] += __shfl_xor_sync(0xffffffff, right[r], with);
+            }
+        }
+    }
+};
+
+// What lies in this thread's two of the eight places from `first` on: what was put there for keys from 0 to `keys` - 1
+// (WHOLE: all keys within reach are among them), and at the ends the sums.
+template <bool WHOLE>
+__device__ __forceinline__ u32 placed(const Rows& rows, const u16* of_places, const Ends& ends, int r, int first, int keys) {
+    if (first > RIGHT) return 0;
+    u32 both = 0;
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const int x = first + 2 * (threadIdx.x & 3) + e, key = x - rows.place[r] + 2 * (threadIdx.x & 3);
+        u32 half = of_places[rows.at[r] + x];
+        if (!WHOLE && (key < 0 || key >= keys)) half = 0;
+        if (first <= LEFT) half = x < LEFT ? 0 : (x == LEFT ? pack(ends.left[r], 0.0f) : half);
+        if (first + 7 >= RIGHT) half = x > RIGHT ? 0 : (x == RIGHT ? pack(ends.right[r], 0.0f) : half);
+        both |= (half & 0xffff) << (16 * e);
+    }
+    return both;
+}
+
+// The same of all places, as the tensor cores take their first factor. `position`: of this warp's first row.
+__device__ __forceinline__ void collect(
+    u32 (&a)[STEPS][4], const Rows& rows, const u16* of_places, Ends& ends, int position, int keys) {
+    ends.meet();
+    __syncwarp();
+    const bool whole = position - REACH + 1 >= 0 && position + 15 + REACH - 1 < keys;
+#pragma unroll
+    for (int step = 0; step < STEPS; step++) {
+#pragma unroll
+        for (int part = 0; part < 4; part++) {
+            const int r = part & 1, first = 16 * step + 8 * (part >> 1);
+            a[step][part] = whole ? placed<true>(rows, of_places, ends, r, first, keys)
+                                  : placed<false>(rows, of_places, ends, r, first, keys);
+        }
+    }
+}
+
+template <bool IT_IS> struct Flag { static constexpr bool value = IT_IS; };
+
+// Which end a fragment lies at, or 0 near the diagonal; its offsets go from first to last.
+__device__ __forceinline__ int side_of(int first, int last) { return last <= -REACH ? -1 : (first >= REACH ? 1 : 0); }
+
+// The places of a table that count, as a tile of that many rows, by 128 threads.
+__device__ __forceinline__ void load_table(u32 to, const u16* from) {
+#pragma unroll
+    for (int part = 0; part < STEPS; part++) {
+        const int piece = threadIdx.x + 128 * part, row = piece >> 3, column = piece & 7;
+        const u32 target = to + row * 128 + ((column ^ (row & 7)) << 4);
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(target), "l"(from + row * TILE + column * 8));
+    }
+}
+
+// d = a b^T of two tiles in shared memory, to the end.
+__device__ __forceinline__ void whole_product(float (&d)[32], u32 a, u32 b) {
+    const u64 a_is = describe(a), b_is = describe(b);
+    products_begin();
+#pragma unroll
+    for (int step = 0; step < 4; step++) multiply(d, a_is + 2 * step, b_is + 2 * step, step != 0);
+    products_sent();
+    products_done();
+    pin(d);
+}
+
+extern "C" __global__ void __launch_bounds__(128, 3) forward(
+    const u16* q, const u16* k, const u16* v,      // (B, H|Hk, L, 64), any strides but the last
+    const u16* key_table, const u16* value_table,  // (H, 64, 64), that of keys scaled
+    const int* lengths,                            // (B,), or null
+    u16* out, float* lse,                          // (B, Lq, H, 64) and (B, H, Lq)
+    int q_batch, int q_head, int q_row, int k_batch, int k_head, int k_row, int v_batch, int v_head, int v_row,
+    int batch, int heads, int groups, int q_len, int k_len, int causal, int begin, double scale, const u32* noise,
+    double dropout) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const u32 base = (u32)__cvta_generic_to_shared(shared);
+    const u32 at_keys = base, at_values = base + TABLE_BYTES, at_q = base + 2 * TABLE_BYTES;
+    const u32 at_k = at_q + 2 * TILE_BYTES, at_v = at_k + STAGES * TILE_BYTES;
+    u16* in_places = (u16*)(shared + 2 * TABLE_BYTES + (2 + 2 * STAGES) * TILE_BYTES);  // (64, STRIDE): scores of the
+    // table, which weights replace in place
+
+    const int thread = threadIdx.x, warp = thread >> 5, row8 = (thread & 31) >> 2, pair = thread & 3;
+    const int head = blockIdx.x % heads, slot = blockIdx.x / heads, slots = gridDim.x / heads;
+    const int blocks = (q_len + TILE - 1) / TILE, shift = k_len - q_len, items = batch * blocks;
+    const float factor = (float)(scale * 1.4426950408889634), none = -__int_as_float(0x7f800000);
+
+    auto start_of = [&](int item) { return (causal ? blocks - 1 - item % blocks : item % blocks) * TILE; };
+    auto load_query = [&](int item, int turn) {
+        const u16* q_of = q + (long long)(item / blocks) * q_batch + (long long)head * q_head;
+        load_tile(at_q + turn * TILE_BYTES, q_of, q_row, start_of(item), q_len);
+    };
+    auto load_key = [&](int item, int tile, int stage) {
+        const long long b = item / blocks, of_head = head / groups;
+        load_tile(at_k + stage * TILE_BYTES, k + b * k_batch + of_head * k_head, k_row, tile * TILE, k_len);
+        load_tile(at_v + stage * TILE_BYTES, v + b * v_batch + of_head * v_head, v_row, tile * TILE, k_len);
+    };
+#ifdef KEYS
+    load_table(at_keys, key_table + head * TILE * TILE);
+#endif
+#ifdef VALUES
+    load_table(at_values, value_table + head * TILE * TILE);
+#endif
+    load_query(slot, 0);
+    load_key(slot, 0, 0);
+    loads_sent();
+
+    for (int item = slot, turn = 0, stage = 0; item < items; item += slots, turn ^= 1) {
+        const long long b = item / blocks;
+        const int start_q = start_of(item), length = lengths ? lengths[b] : k_len;
+        const int stop = causal ? min(length, max(start_q + TILE + shift, 0)) : length;
+        const int tiles = max(1, (stop + TILE - 1) / TILE);
+
+        const int row0 = start_q + 16 * warp + row8;  // and row0 + 8
+        const int limit[2] = {causal ? min(length, row0 + shift + 1) : length, causal ? min(length, row0 + shift + 9) : length};
+        const Rows rows(thread, start_q, begin);
+        const Dropout drop(noise, dropout, b * heads + head, q_len, k_len);
+#ifdef DROPOUT
+        const u32 row_noise[2] = {drop.of_queries[row0], drop.of_queries[row0 + 8]};
+#endif
+        float acc[32], top[2] = {none, none}, total[2] = {0.0f, 0.0f}, left[2] = {0.0f, 0.0f}, right[2] = {0.0f, 0.0f};
+        Ends far;
+#pragma unroll
+        for (int i = 0; i < 32; i++) acc[i] = 0.0f;
+
+        for (int tile = 0; tile < tiles; tile++, stage ^= 1) {
+            asm volatile("cp.async.wait_group 0;\n" ::: "memory");
+            products_done();
+            pin(acc);
+            asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+            __syncthreads();
+            if (tile + 1 < tiles) load_key(item, tile + 1, stage ^ 1);
+            else if (item + slots < items) {
+                load_query(item + slots, turn ^ 1);
+                load_key(item + slots, 0, stage ^ 1);
+            }
+            loads_sent();
+
+            float s[32];
+#ifdef KEYS
+            if (tile == 0) {
+                whole_product(s, at_q + turn * TILE_BYTES, at_keys);
+                rows.fill(in_places, s, 1.4426950408889634f);
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    left[r] = number(in_places[rows.at[r] + LEFT]);
+                    right[r] = number(in_places[rows.at[r] + RIGHT]);
+                }
+            }
+#endif
+            whole_product(s, at_q + turn * TILE_BYTES, at_k + stage * TILE_BYTES);
+            const bool checked = (tile + 1) * TILE > min(length, causal ? start_q + shift + 1 : length);
+            const int first_offset = tile * TILE - (start_q + 16 * warp + 15) - begin;  // of this warp's rows
+            const int side = side_of(first_offset, first_offset + 78);
+            u32 weights[16];
+            auto weigh = [&](auto close) {  // from scores to weights, in tiles close to the diagonal or away from it
+                constexpr bool CLOSE = decltype(close)::value;
+                float highest[2] = {none, none};
+#pragma unroll
+                for (int n = 0; n < 8; n++) {
+#pragma unroll
+                    for (int r = 0; r < 2; r++) {
+                        const int i = 4 * n + 2 * r;
+                        const float end = side < 0 ? left[r] : right[r];
+                        float2 more = make_float2(end, end);
+#ifdef KEYS
+                        if (CLOSE) more = rows.pair(in_places, r, rows.place[r] + tile * TILE + 8 * n);
+#endif
+                        s[i] = fmaf(s[i], factor, more.x);
+                        s[i + 1] = fmaf(s[i + 1], factor, more.y);
+                        if (checked) {
+                            const int column = tile * TILE + 8 * n + 2 * pair;
+                            if (column >= limit[r]) s[i] = none;
+                            if (column + 1 >= limit[r]) s[i + 1] = none;
+                        }
+                        highest[r] = fmaxf(highest[r], fmaxf(s[i], s[i + 1]));
+                    }
+                }
+                float shrink[2];
+                if (rise(highest, top, shrink, acc) && tile > 0) {
+#pragma unroll
+                    for (int r = 0; r < 2; r++) {
+                        total[r] *= shrink[r];
+                        far.left[r] *= shrink[r];
+                        far.right[r] *= shrink[r];
+#ifdef VALUES
+                        rows.shrink(in_places, r, shrink[r], tile * TILE);
+#endif
+                    }
+                }
+                const float subtract[2] = {top[0] == none ? 0.0f : top[0], top[1] == none ? 0.0f : top[1]};
+                float of_tile[2] = {0.0f, 0.0f};  // sums of weights, without those that are dropped
+#pragma unroll
+                for (int n = 0; n < 8; n++) {
+#pragma unroll
+                    for (int r = 0; r < 2; r++) {
+                        const int i = 4 * n + 2 * r;
+                        float p0 = exp2_fast(s[i] - subtract[r]), p1 = exp2_fast(s[i + 1] - subtract[r]);
+#ifdef DROPOUT
+                        total[r] += p0 + p1;
+                        const uint2 of_keys = noise_pair(drop.of_keys + tile * TILE + 8 * n + 2 * pair);
+                        if (drop.drops(row_noise[r], of_keys.x)) p0 = 0.0f;
+                        if (drop.drops(row_noise[r], of_keys.y)) p1 = 0.0f;
+#endif
+                        of_tile[r] += p0 + p1;
+                        weights[2 * n + r] = pack(p0, p1);
+#ifdef VALUES
+                        if (CLOSE) {
+                            const int x = rows.place[r] + tile * TILE + 8 * n;
+                            far.add(r, x, p0, p1);
+                            rows.put(in_places, r, x, weights[2 * n + r]);
+                        }
+#endif
+                    }
+                }
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+#ifndef DROPOUT
+                    total[r] += of_tile[r];
+#endif
+                    if (!CLOSE) (side < 0 ? far.left[r] : far.right[r]) += of_tile[r];
+                }
+            };
+            if (side == 0) weigh(Flag<true>());
+            else weigh(Flag<false>());
+
+            const u64 v_is = describe(at_v + stage * TILE_BYTES);
+            products_begin();
+#pragma unroll
+            for (int step = 0; step < 4; step++) {
+                const u32 a[4] = {weights[4 * step], weights[4 * step + 1], weights[4 * step + 2], weights[4 * step + 3]};
+                multiply_from_registers(acc, a, v_is + step * (2048 >> 4));
+            }
+            products_sent();
+        }
+#ifdef VALUES
+        const u64 values_is = describe(at_values);
+        u32 a[STEPS][4];
+        collect(a, rows, in_places, far, start_q + 16 * warp + begin, tiles * TILE);
+        products_begin();
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) multiply_from_registers(acc, a[step], values_is + step * (2048 >> 4));
+        products_sent();
+#endif
+        products_done();
+        pin(acc);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            total[r] += __shfl_xor_sync(0xffffffff, total[r], 1);
+            total[r] += __shfl_xor_sync(0xffffffff, total[r], 2);
+            const int row = row0 + 8 * r;
+            if (row >= q_len) continue;
+            const bool seen = total[r] > 0.0f;
+            const float share = seen ? drop.unit / total[r] : 0.0f;
+            if (pair == 0) lse[(b * heads + head) * q_len + row] = seen ? top[r] + log2f(total[r]) : -none;
+#pragma unroll
+            for (int n = 0; n < 8; n++) {
+                const int i = 4 * n + 2 * r;
+                *(u32*)(out + ((b * q_len + row) * heads + head) * TILE + 8 * n + 2 * pair) = pack(acc[i] * share, acc[i + 1] * share);
+            }
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(128, 3) query(
+    const u16* q, const u16* k, const u16* v, const u16* grad,  // (B, H|Hk, L, 64), any strides but the last
+    const u16* key_table, const u16* value_table, const int* lengths, const float* lse, const float* delta,
+    u16* dq,                          // (B, Lq, H, 64)
+    u16* dscores, u16* weights,       // (H, B, Lq, COUNT): of each place of a table
+    u16* key_rows, u16* value_rows,   // (B, H, blocks, 64, STRIDE): what scores and their gradients look up, for `key`
+    float* ends,                      // (B, H, 2, 3, Lq): for tiles at either end lse, delta and the number of the values
+    int q_batch, int q_head, int q_row, int k_batch, int k_head, int k_row, int v_batch, int v_head, int v_row,
+    int grad_batch, int grad_head, int grad_row,
+    int batch, int heads, int groups, int q_len, int k_len, int causal, int begin, double scale, const u32* noise,
+    double dropout) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const u32 base = (u32)__cvta_generic_to_shared(shared);
+    const u32 at_q = base, at_grad = base + TILE_BYTES, at_keys = base + 2 * TILE_BYTES, at_values = base + 3 * TILE_BYTES;
+    const u32 at_k = base + 4 * TILE_BYTES, at_v = at_k + STAGES * TILE_BYTES;
+    u16* of_keys = (u16*)(shared + (4 + 2 * STAGES) * TILE_BYTES);  // scores, which their gradients replace in place
+    u16* of_values = of_keys + TILE * STRIDE;                       // gradients of weights, which weights replace
+
+    const int thread = threadIdx.x, warp = thread >> 5, row8 = (thread & 31) >> 2, pair = thread & 3;
+    const int head = blockIdx.x % heads, slot = blockIdx.x / heads, slots = gridDim.x / heads;
+    const int blocks = (q_len + TILE - 1) / TILE, shift = k_len - q_len;
+    const float factor = (float)(scale * 1.4426950408889634);
+#ifdef KEYS
+    load_tile(at_keys, key_table + head * TILE * TILE, TILE, 0, TILE);
+#endif
+#ifdef VALUES
+    load_tile(at_values, value_table + head * TILE * TILE, TILE, 0, TILE);
+#endif
+
+    for (int item = slot; item < batch * blocks; item += slots) {
+        const long long b = item / blocks;
+        const int block = causal ? blocks - 1 - item % blocks : item % blocks, start_q = block * TILE;
+        const u16* k_of = k + b * k_batch + (long long)(head / groups) * k_head;
+        const u16* v_of = v + b * v_batch + (long long)(head / groups) * v_head;
+        const int length = lengths ? lengths[b] : k_len;
+        const int stop = causal ? min(length, max(start_q + TILE + shift, 0)) : length;
+        const int tiles = (stop + TILE - 1) / TILE;
+
+        __syncthreads();  // the block before is done with shared memory
+        load_tile(at_q, q + b * q_batch + (long long)head * q_head, q_row, start_q, q_len);
+        load_tile(at_grad, grad + b * grad_batch + (long long)head * grad_head, grad_row, start_q, q_len);
+        if (tiles > 0) {
+            load_tile(at_k, k_of, k_row, 0, k_len);
+            load_tile(at_v, v_of, v_row, 0, k_len);
+        }
+        loads_sent();
+
+        const int row0 = start_q + 16 * warp + row8;  // and row0 + 8
+        const long long of_pair = b * heads + head, at_row = of_pair * q_len + row0;
+        const Rows rows(thread, start_q, begin);
+        float lse_of[2], delta_of[2], left[2] = {0.0f, 0.0f}, right[2] = {0.0f, 0.0f};
+        float v_left[2] = {0.0f, 0.0f}, v_right[2] = {0.0f, 0.0f};
+        int limit[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const bool inside = row0 + 8 * r < q_len;
+            lse_of[r] = inside ? lse[at_row + 8 * r] : __int_as_float(0x7f800000);
+            delta_of[r] = inside ? delta[at_row + 8 * r] : 0.0f;
+            limit[r] = causal ? min(length, row0 + 8 * r + shift + 1) : length;
+        }
+        const Dropout drop(noise, dropout, of_pair, q_len, k_len);
+#ifdef DROPOUT
+        const u32 row_noise[2] = {drop.of_queries[row0], drop.of_queries[row0 + 8]};
+#endif
+        float dq_acc[32];
+        Ends far, far_weights;
+#pragma unroll
+        for (int i = 0; i < 32; i++) dq_acc[i] = 0.0f;
+
+        for (int tile = 0; tile < tiles; tile++) {
+            const int stage = tile % STAGES;
+            asm volatile("cp.async.wait_group 0;\n" ::: "memory");
+            products_done();  // of the tile before: its keys are free now
+            asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+            __syncthreads();
+            if (tile + 1 < tiles) {
+                load_tile(at_k + (1 - stage) * TILE_BYTES, k_of, k_row, (tile + 1) * TILE, k_len);
+                load_tile(at_v + (1 - stage) * TILE_BYTES, v_of, v_row, (tile + 1) * TILE, k_len);
+            }
+            loads_sent();
+
+            float s[32], dp[32];
+            if (tile == 0) {
+                // A warp's 16 rows of both, for the kernel of keys: whole pieces of 16 bytes.
+                const long long from = (of_pair * blocks + block) * TILE * STRIDE + warp * 16 * STRIDE;
+                const int lane = thread & 31;
+#ifdef KEYS
+                whole_product(s, at_q, at_keys);
+                rows.fill(of_keys, s, 1.4426950408889634f);
+                for (int piece = lane; piece < 2 * STRIDE; piece += 32)
+                    *(uint4*)(key_rows + from + 8 * piece) = *(const uint4*)(of_keys + warp * 16 * STRIDE + 8 * piece);
+#endif
+#ifdef VALUES
+                whole_product(s, at_grad, at_values);
+                rows.fill(of_values, s, 1.0f);
+                for (int piece = lane; piece < 2 * STRIDE; piece += 32)
+                    *(uint4*)(value_rows + from + 8 * piece) = *(const uint4*)(of_values + warp * 16 * STRIDE + 8 * piece);
+#endif
+                __syncwarp();
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+#ifdef KEYS
+                    left[r] = number(of_keys[rows.at[r] + LEFT]);
+                    right[r] = number(of_keys[rows.at[r] + RIGHT]);
+#endif
+#ifdef VALUES
+                    v_left[r] = number(of_values[rows.at[r] + LEFT]);
+                    v_right[r] = number(of_values[rows.at[r] + RIGHT]);
+#endif
+                    if (row0 + 8 * r < q_len && pair < 2) {
+                        float* to = ends + (of_pair * 2 + pair) * 3 * q_len + row0 + 8 * r;
+                        const float of_value = pair ? v_right[r] : v_left[r];
+                        to[0] = lse_of[r] - (pair ? right[r] : left[r]);
+#ifdef DROPOUT
+                        to[q_len] = delta_of[r];
+#else
+                        to[q_len] = delta_of[r] - of_value;
+#endif
+                        to[2 * q_len] = of_value;
+                    }
+                }
+            }
+            const u64 q_is = describe(at_q), grad_is = describe(at_grad);
+            const u64 k_is = describe(at_k + stage * TILE_BYTES), v_is = describe(at_v + stage * TILE_BYTES);
+            products_begin();
+#pragma unroll
+            for (int step = 0; step < 4; step++) multiply(s, q_is + 2 * step, k_is + 2 * step, step != 0);
+#pragma unroll
+            for (int step = 0; step < 4; step++) multiply(dp, grad_is + 2 * step, v_is + 2 * step, step != 0);
+            products_sent();
+            const bool checked = (tile + 1) * TILE > min(length, causal ? start_q + shift + 1 : length);
+            const int first_offset = tile * TILE - (start_q + 16 * warp + 15) - begin;
+            const int side = side_of(first_offset, first_offset + 78);
+            products_done();
+            pin(s);
+            pin(dp);
+
+            u32 packed[16];
+            auto differentiate = [&](auto close) {  // in tiles close to the diagonal or away from it
+                constexpr bool CLOSE = decltype(close)::value;
+                float of_tile[2] = {0.0f, 0.0f}, of_weights[2] = {0.0f, 0.0f};
+#pragma unroll
+                for (int n = 0; n < 8; n++) {
+#pragma unroll
+                    for (int r = 0; r < 2; r++) {
+                        const int i = 4 * n + 2 * r, x = rows.place[r] + tile * TILE + 8 * n;
+                        const float end = side < 0 ? left[r] : right[r], v_end = side < 0 ? v_left[r] : v_right[r];
+                        float2 more = make_float2(end, end), of_value = make_float2(v_end, v_end);
+#ifdef KEYS
+                        if (CLOSE) more = rows.pair(of_keys, r, x);
+#endif
+#ifdef VALUES
+                        if (CLOSE) of_value = rows.pair(of_values, r, x);
+#endif
+                        float p0 = exp2_fast(fmaf(s[i], factor, more.x) - lse_of[r]);
+                        float p1 = exp2_fast(fmaf(s[i + 1], factor, more.y) - lse_of[r]);
+                        if (checked) {
+                            const int column = tile * TILE + 8 * n + 2 * pair;
+                            if (column >= limit[r]) p0 = 0.0f;
+                            if (column + 1 >= limit[r]) p1 = 0.0f;
+                        }
+                        float dp0 = dp[i] + of_value.x, dp1 = dp[i + 1] + of_value.y, w0 = p0, w1 = p1;
+#ifdef DROPOUT
+                        const uint2 noise_of = noise_pair(drop.of_keys + tile * TILE + 8 * n + 2 * pair);
+                        const bool drop0 = drop.drops(row_noise[r], noise_of.x);
+                        const bool drop1 = drop.drops(row_noise[r], noise_of.y);
+                        dp0 = drop0 ? 0.0f : dp0 * drop.unit;
+                        dp1 = drop1 ? 0.0f : dp1 * drop.unit;
+                        w0 = drop0 ? 0.0f : p0 * drop.unit;
+                        w1 = drop1 ? 0.0f : p1 * drop.unit;
+#endif
+                        const float d0 = p0 * (dp0 - delta_of[r]), d1 = p1 * (dp1 - delta_of[r]);
+                        packed[2 * n + r] = pack(d0, d1);
+                        of_tile[r] += d0 + d1;
+                        of_weights[r] += w0 + w1;
+                        if (!CLOSE) continue;
+#ifdef KEYS
+                        far.add(r, x, d0, d1);
+                        rows.put(of_keys, r, x, packed[2 * n + r]);
+#endif
+#ifdef VALUES
+                        far_weights.add(r, x, w0, w1);
+                        rows.put(of_values, r, x, pack(w0, w1));
+#endif
+                    }
+                }
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    if (CLOSE) break;
+                    (side < 0 ? far.left[r] : far.right[r]) += of_tile[r];
+                    (side < 0 ? far_weights.left[r] : far_weights.right[r]) += of_weights[r];
+                }
+            };
+            if (side == 0) differentiate(Flag<true>());
+            else differentiate(Flag<false>());
+            products_begin();
+#pragma unroll
+            for (int step = 0; step < 4; step++) {
+                const u32 a[4] = {packed[4 * step], packed[4 * step + 1], packed[4 * step + 2], packed[4 * step + 3]};
+                multiply_from_registers(dq_acc, a, k_is + step * (2048 >> 4));
+            }
+            products_sent();
+        }
+        products_done();
+        pin(dq_acc);
+        asm volatile("cp.async.wait_group 0;\n" ::: "memory");
+        const float unit = (float)scale;
+#pragma unroll
+        for (int i = 0; i < 32; i++) dq_acc[i] *= unit;
+
+        u32 a[STEPS][4];
+        auto keep = [&](u16* to) {
+#pragma unroll
+            for (int step = 0; step < STEPS; step++) {
+#pragma unroll
+                for (int part = 0; part < 4; part++) {
+                    const int row = row0 + 8 * (part & 1), x = 16 * step + 8 * (part >> 1) + 2 * pair;
+                    if (row < q_len) *(u32*)(to + (((long long)head * batch + b) * q_len + row) * COUNT + x) = a[step][part];
+                }
+            }
+        };
+#ifdef KEYS
+        collect(a, rows, of_keys, far, start_q + 16 * warp + begin, tiles * TILE);
+        keep(dscores);
+        const u64 keys_is = describe(at_keys);
+        products_begin();
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) multiply_from_registers(dq_acc, a[step], keys_is + step * (2048 >> 4));
+        products_sent();
+#endif
+        products_done();
+        pin(dq_acc);
+#ifdef VALUES
+        collect(a, rows, of_values, far_weights, start_q + 16 * warp + begin, tiles * TILE);
+        keep(weights);
+#endif
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const int i = 4 * n + 2 * r, row = row0 + 8 * r;
+                if (row < q_len) {
+                    u16* to = dq + ((b * q_len + row) * heads + head) * TILE + 8 * n + 2 * pair;
+                    *(u32*)to = pack(dq_acc[i], dq_acc[i + 1]);
+                }
+            }
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(128, 2) key(
+    const u16* q, const u16* k, const u16* v, const u16* grad, const int* lengths, const float* lse, const float* delta,
+    const u16* key_rows, const u16* value_rows, const float* ends,  // as `query` wrote them
+    u16* dk, u16* dv,                                               // (B, Lk, H, 64)
+    int q_batch, int q_head, int q_row, int k_batch, int k_head, int k_row, int v_batch, int v_head, int v_row,
+    int grad_batch, int grad_head, int grad_row,
+    int heads, int groups, int q_len, int k_len, int causal, int begin, double scale, const u32* noise, double dropout) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const u32 base = (u32)__cvta_generic_to_shared(shared);
+    const u32 at_k = base, at_v = base + TILE_BYTES, at_q = base + 2 * TILE_BYTES;
+    const u32 at_grad = at_q + STAGES * TILE_BYTES, at_numbers = at_grad + STAGES * TILE_BYTES;
+    const u32 at_rows = at_numbers + STAGES * 3 * TILE * 4;
+    const float* numbers_of = (const float*)(shared + 2 * (1 + STAGES) * TILE_BYTES);  // (STAGES, lse delta value, TILE)
+    const u16* all_rows = (const u16*)(numbers_of + STAGES * 3 * TILE);                // (STAGES, keys values, TILE, STRIDE)
+
+    const int thread = threadIdx.x, warp = thread >> 5, row8 = (thread & 31) >> 2, pair = thread & 3;
+    const int key_blocks = (k_len + TILE - 1) / TILE, blocks = (q_len + TILE - 1) / TILE, shift = k_len - q_len;
+    const int start_k = (blockIdx.x % key_blocks) * TILE, head = (blockIdx.x / key_blocks) % heads;
+    const long long b = blockIdx.x / key_blocks / heads, of_pair = b * heads + head;
+    const float factor = (float)(scale * 1.4426950408889634);
+    const u16* q_of = q + b * q_batch + (long long)head * q_head;
+    const u16* grad_of = grad + b * grad_batch + (long long)head * grad_head;
+    const int length = lengths ? lengths[b] : k_len;
+    const int first_tile = causal ? max(start_k - shift, 0) / TILE : 0;
+    const int tiles = start_k < length ? blocks : first_tile;
+
+    auto side_of_tile = [&](int tile) {
+        const int first = start_k - tile * TILE - (TILE - 1) - begin;
+        return side_of(first, first + 2 * (TILE - 1));
+    };
+    auto load_queries = [&](int tile) {
+        const int stage = tile % STAGES, row = tile * TILE + (thread & 63), side = side_of_tile(tile);
+        load_tile(at_q + stage * TILE_BYTES, q_of, q_row, tile * TILE, q_len);
+        load_tile(at_grad + stage * TILE_BYTES, grad_of, grad_row, tile * TILE, q_len);
+        const float* at_end = ends + (of_pair * 2 + (side > 0)) * 3 * q_len;
+        const float* source = side ? at_end + (thread < TILE ? 0 : q_len) : (thread < TILE ? lse : delta) + of_pair * q_len;
+        const int bytes = row < q_len ? 4 : 0, inside = bytes ? row : 0;
+        const u32 target = at_numbers + (stage * 3 * TILE + thread) * 4;
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(target), "l"(source + inside), "r"(bytes));
+#if defined(DROPOUT) && defined(VALUES)
+        if (side && thread < TILE)
+            asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(target + 2 * TILE * 4),
+                         "l"(at_end + 2 * q_len + inside), "r"(bytes));
+#endif
+        if (side) return;
+        const long long from = (of_pair * blocks + tile) * TILE * STRIDE;
+        for (int piece = thread; piece < 8 * STRIDE; piece += 128) {
+            const u32 to = at_rows + (stage * 2 * TILE * STRIDE + 8 * piece) * 2;
+#ifdef KEYS
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(to), "l"(key_rows + from + 8 * piece));
+#endif
+#ifdef VALUES
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(to + TILE * STRIDE * 2),
+                         "l"(value_rows + from + 8 * piece));
+#endif
+        }
+    };
+    load_tile(at_k, k + b * k_batch + (long long)(head / groups) * k_head, k_row, start_k, k_len);
+    load_tile(at_v, v + b * v_batch + (long long)(head / groups) * v_head, v_row, start_k, k_len);
+    if (first_tile < tiles) load_queries(first_tile);
+    loads_sent();
+
+    const int row0 = start_k + 16 * warp + row8, lead = (REACH + begin) & 1;  // and row0 + 8
+    int from_query[2];                                                        // queries before it do not see this key
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int of_key = row0 + 8 * r;
+        from_query[r] = of_key >= length ? q_len : (causal ? of_key - shift : 0);
+    }
+    const Dropout drop(noise, dropout, of_pair, q_len, k_len);
+#ifdef DROPOUT
+    const u32 row_noise[2] = {drop.of_keys[row0], drop.of_keys[row0 + 8]};
+#endif
+    float dk_acc[32], dv_acc[32];
+#pragma unroll
+    for (int i = 0; i < 32; i++) dk_acc[i] = dv_acc[i] = 0.0f;
+    pin(dk_acc);
+    pin(dv_acc);
+
+    for (int tile = first_tile; tile < tiles; tile++) {
+        const int stage = tile % STAGES, start_q = tile * TILE;
+        asm volatile("cp.async.wait_group 0;\n" ::: "memory");
+        products_done();
+        asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+        __syncthreads();
+        if (tile + 1 < tiles) load_queries(tile + 1);
+        loads_sent();
+
+        float s[32], dp[32];
+        products_begin();
+        const u64 k_is = describe(at_k), v_is = describe(at_v);
+        const u64 q_is = describe(at_q + stage * TILE_BYTES), grad_is = describe(at_grad + stage * TILE_BYTES);
+#pragma unroll
+        for (int step = 0; step < 4; step++) multiply(s, k_is + 2 * step, q_is + 2 * step, step != 0);
+#pragma unroll
+        for (int step = 0; step < 4; step++) multiply(dp, v_is + 2 * step, grad_is + 2 * step, step != 0);
+        products_sent();
+        const bool checked =
+            start_q + TILE > q_len || start_k + TILE > length || (causal && start_q < start_k + TILE - 1 - shift);
+        const u16* of_keys = all_rows + stage * 2 * TILE * STRIDE + lead;
+        const u16* of_values = of_keys + TILE * STRIDE;
+        products_done();
+        pin(s);
+        pin(dp);
+
+        const float2* lse_of = (const float2*)(numbers_of + stage * 3 * TILE) + pair;
+        const float2* delta_of = lse_of + TILE / 2;
+        u32 weights[16], packed[16];
+        auto weigh = [&](auto close) {  // in tiles close to the diagonal or away from it, where lse and delta know the end
+            constexpr bool CLOSE = decltype(close)::value;
+#pragma unroll
+            for (int n = 0; n < 8; n++) {
+                const float2 subtract = lse_of[4 * n];
+                float2 more[2], of_value[2];
+                more[0] = more[1] = of_value[0] = of_value[1] = make_float2(0.0f, 0.0f);
+                if (CLOSE) {
+                    const int column = 8 * n + 2 * pair, at0 = column * STRIDE, at1 = at0 + STRIDE;
+#pragma unroll
+                    for (int r = 0; r < 2; r++) {
+                        const int x = row0 + 8 * r - (start_q + column) - begin + REACH + LEFT;
+                        const int x0 = min(max(x, LEFT), RIGHT), x1 = min(max(x - 1, LEFT), RIGHT);
+#ifdef KEYS
+                        more[r] = make_float2(number(of_keys[at0 + x0]), number(of_keys[at1 + x1]));
+#endif
+#ifdef VALUES
+                        of_value[r] = make_float2(number(of_values[at0 + x0]), number(of_values[at1 + x1]));
+#endif
+                    }
+                }
+#if defined(DROPOUT) && defined(VALUES)
+                if (!CLOSE) of_value[0] = of_value[1] = delta_of[TILE / 2 + 4 * n];
+#endif
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    const int i = 4 * n + 2 * r, query = start_q + 8 * n + 2 * pair;
+                    float p0 = exp2_fast(fmaf(s[i], factor, more[r].x) - subtract.x);
+                    float p1 = exp2_fast(fmaf(s[i + 1], factor, more[r].y) - subtract.y);
+                    if (checked) {
+                        if (query < from_query[r] || query >= q_len) p0 = 0.0f;
+                        if (query + 1 < from_query[r] || query + 1 >= q_len) p1 = 0.0f;
+                    }
+                    s[i] = p0;
+                    s[i + 1] = p1;
+                    dp[i] += of_value[r].x;
+                    dp[i + 1] += of_value[r].y;
+#ifdef DROPOUT
+                    const uint2 of_queries = noise_pair(drop.of_queries + query);
+                    const bool drop0 = drop.drops(of_queries.x, row_noise[r]);
+                    const bool drop1 = drop.drops(of_queries.y, row_noise[r]);
+                    weights[2 * n + r] = pack(drop0 ? 0.0f : p0, drop1 ? 0.0f : p1);
+                    dp[i] = drop0 ? 0.0f : dp[i] * drop.unit;
+                    dp[i + 1] = drop1 ? 0.0f : dp[i + 1] * drop.unit;
+#else
+                    weights[2 * n + r] = pack(p0, p1);
+#endif
+                }
+            }
+        };
+        if (side_of_tile(tile) == 0) weigh(Flag<true>());
+        else weigh(Flag<false>());
+        products_begin();
+#pragma unroll
+        for (int step = 0; step < 4; step++) {
+            const u32 a[4] = {weights[4 * step], weights[4 * step + 1], weights[4 * step + 2], weights[4 * step + 3]};
+            multiply_from_registers(dv_acc, a, grad_is + step * (2048 >> 4));
+        }
+        products_sent();
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            const float2 subtract = delta_of[4 * n];
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const int i = 4 * n + 2 * r;
+                packed[2 * n + r] = pack(s[i] * (dp[i] - subtract.x), s[i + 1] * (dp[i + 1] - subtract.y));
+            }
+        }
+        products_begin();
+#pragma unroll
+        for (int step = 0; step < 4; step++) {
+            const u32 a[4] = {packed[4 * step], packed[4 * step + 1], packed[4 * step + 2], packed[4 * step + 3]};
+            multiply_from_registers(dk_acc, a, q_is + step * (2048 >> 4));
+        }
+        products_sent();
+    }
+    products_done();
+    pin(dk_acc);
+    pin(dv_acc);
+    asm volatile("cp.async.wait_group 0;\n" ::: "memory");
+    const float unit = (float)scale;
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int i = 4 * n + 2 * r, row = row0 + 8 * r;
+            if (row < k_len) {
+                const long long place = ((b * k_len + row) * heads + head) * TILE + 8 * n + 2 * pair;
+                *(u32*)(dk + place) = pack(dk_acc[i] * unit, dk_acc[i + 1] * unit);
+                *(u32*)(dv + place) = pack(dv_acc[i] * drop.unit, dv_acc[i + 1] * drop.unit);
+            }
+        }
+    }
+}
