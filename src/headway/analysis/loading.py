@@ -61,6 +61,8 @@ def load_checked(
             revision=revision,
         )
     missing = sorted(name for name in info["missing_keys"] if "pooler" not in name)  # only a task's head uses that
+    if len(missing) < len(info["missing_keys"]) and model.base_model is model:
+        model.pooler = None  # it would be random numbers
     if missing:
         raise ValueError(
             f"model: expected all weights of {type(model).__name__} in {str(source)!r}, got none for {missing[0]} "

@@ -38,13 +38,17 @@ class Converted(PreTrainedModel):  # type: ignore[misc]
     """What converted models have beside their class of transformers, which comes after this one.
 
     `position_bias` of the model without a head holds the bias. It is added in headway's attention, the only one that a
-    converted model accepts: any other would leave it out.
+    converted model accepts: any other would leave it out. `pooler` of the configuration says whether there is one, so
+    that a model without a head is loaded with no more than was saved.
     """
 
     position_bias: PositionBias
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        if not config.pooler and not args and "add_pooling_layer" in signature(super().__init__).parameters:
+            kwargs.setdefault("add_pooling_layer", False)
         super().__init__(config, *args, **kwargs)
+        self.config.pooler = has_pooler(self)
         prepare(self.base_model)
         self.tie_weights()
 
@@ -55,6 +59,10 @@ class Converted(PreTrainedModel):  # type: ignore[misc]
     def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args: Any, **kwargs: Any) -> str:
         check_implementation(NAME if attn_implementation is None else attn_implementation)
         return NAME
+
+
+def has_pooler(model: Any) -> bool:
+    return getattr(model.base_model, "pooler", None) is not None
 
 
 def check_implementation(name: str | None) -> None:

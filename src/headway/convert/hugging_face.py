@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from headway.convert.conversion import Conversion
-from headway.convert.converted import Converted
+from headway.convert.converted import Converted, has_pooler
 from headway.convert.families import FAMILIES
 from headway.convert.registry import CONFIGS, converted_class
 from headway.encodings import ENCODINGS
@@ -51,6 +51,7 @@ def operated(model: Any, conversion: Conversion) -> Converted:
     kind = converted_class(model)
     settings = {name: value for name, value in model.config.to_dict().items() if name not in ("model_type", "dtype")}
     settings["position_bias"] = conversion.to_dict()
+    settings["pooler"] = has_pooler(model)
     if conversion.replaces:
         settings["max_position_embeddings"] = conversion.max_length
         settings.pop("sinusoidal_pos_embds", None)  # DistilBERT would draw the table anew

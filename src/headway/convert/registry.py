@@ -56,8 +56,9 @@ def register() -> None:
             model_type=f"{CONVERTED}{name}",
             source_type=name,
             position_bias=None,
-            __annotations__={"position_bias": dict | None},
-            __doc__=f"{source.__name__}, and in `position_bias` what was done to the model.",
+            pooler=True,
+            __annotations__={"position_bias": dict | None, "pooler": bool},
+            __doc__=f"{source.__name__}, in `position_bias` what was done to the model, and whether it has a `pooler`.",
         )
         AutoConfig.register(config.model_type, config, exist_ok=True)
         AutoTokenizer.register(config, tokenizer_class=TOKENIZER_MAPPING[source], exist_ok=True)

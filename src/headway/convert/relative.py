@@ -59,6 +59,7 @@ def load_relative(folder: str) -> Converted:
         name: value for name, value in config.to_dict().items() if name not in ("model_type", "position_embedding_type")
     }
     settings["position_bias"] = conversion.to_dict()
+    settings["pooler"] = any("pooler." in name for name in state)
     model, info = kind.from_pretrained(
         None,
         config=CONFIGS[config.model_type](**settings),

@@ -95,7 +95,7 @@ def _of_row(plan: Plan, row: Row, seed: int, text: Job) -> list[Planned]:
             label=f"lengths, {row.name}{several}",
         )
         found.append(Planned(job=job, row=row.name, seed=seed))
-    if plan.analyse and seed == plan.seeds[0]:
+    if plan.analyse and seed == plan.seeds[0] and row.changes.get("attention", "full") == "full":
         positions = min(POSITIONS, plan.pretrain.text.length)
         job = Job(
             kind="analyse",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import pickle
 
 import pytest
@@ -17,6 +18,7 @@ from transformers import (
 )
 
 from headway.convert import BIASES, FAMILIES, MODELS, convert
+from headway.convert.loading import load_original
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -43,6 +45,49 @@ def test_the_head_can_change_after_conversion(tiny, ids, randomised, tmp_path):
             assert torch.equal(other.base_model(ids).last_hidden_state, states), family
         classifier = AutoModelForSequenceClassification.from_pretrained(tmp_path / family, num_labels=5)
         assert classifier(ids).logits.shape == (3, 5)
+
+
+POOLED = ("bert", "roberta", "xlm-roberta", "camembert", "albert")  # families that can do without
+
+
+def without_pooler(model):
+    return type(model)(model.config, add_pooling_layer=False).to(model.dtype).eval()
+
+
+@pytest.mark.parametrize("mode", ["supplement", "replace"])
+@pytest.mark.parametrize("pooled", [True, False])
+@pytest.mark.parametrize("family", POOLED)
+def test_there_is_a_pooler_exactly_where_the_original_has_one(tiny, ids, tmp_path, caplog, family, pooled, mode):
+    original = tiny(family) if pooled else without_pooler(tiny(family))
+    model = convert(original, "tisa", mode=mode)
+    assert (model.pooler is not None) == pooled
+    model.save_pretrained(tmp_path)
+    logger = logging.getLogger("transformers")
+    logger.addHandler(caplog.handler)
+    try:
+        loaded, info = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert not caplog.records and not info["missing_keys"] and not info["unexpected_keys"]
+    assert (loaded.pooler is not None) == pooled
+    got, want = loaded.eval()(ids), model(ids)
+    assert torch.equal(got.last_hidden_state, want.last_hidden_state)
+    assert torch.equal(got.pooler_output, want.pooler_output) if pooled else got.pooler_output is None
+    asked = AutoModel.from_pretrained(tmp_path, add_pooling_layer=not pooled)
+    assert (asked.pooler is not None) != pooled  # what the caller says counts
+
+
+@pytest.mark.parametrize("family", POOLED)
+def test_a_model_without_head_read_from_one_that_names_words_has_no_pooler(tiny, tmp_path, family):
+    convert(tiny(family, "ForMaskedLM"), "tisa").save_pretrained(tmp_path / "words")
+    base, info = AutoModel.from_pretrained(tmp_path / "words", output_loading_info=True)
+    assert base.pooler is None and not info["missing_keys"]
+    base.save_pretrained(tmp_path / "base")
+    assert AutoModel.from_pretrained(tmp_path / "base").pooler is None
+    classifier = AutoModelForSequenceClassification.from_pretrained(tmp_path / "base")
+    classifier.save_pretrained(tmp_path / "classifier")
+    again, info = AutoModel.from_pretrained(tmp_path / "classifier", output_loading_info=True)
+    assert (again.pooler is not None) == (classifier.base_model.pooler is not None) and not info["missing_keys"]
 
 
 def test_every_class_of_a_family_can_be_converted(tiny, ids):
@@ -176,3 +221,10 @@ def test_half_precision(tiny, ids, tmp_path):
     loaded = AutoModel.from_pretrained(tmp_path)
     assert loaded.dtype == torch.bfloat16
     assert torch.equal(loaded.eval()(ids).last_hidden_state, model(ids).last_hidden_state)
+
+
+@pytest.mark.parametrize("family", POOLED)
+def test_of_a_folder_without_a_poolers_weights_none_is_made(tiny, tmp_path, family):
+    without_pooler(tiny(family)).save_pretrained(tmp_path)
+    original = load_original(str(tmp_path))
+    assert original.pooler is None and convert(original, "tisa").pooler is None

@@ -17,6 +17,8 @@ from headway.study.plans.glue_tables import TABLE_2, TABLE_8, TABLE_9
 from headway.study.plans.xtreme_tables import SETS, TABLE_3, TABLE_5
 from headway.study.runner import Runner
 
+ONLY_QUICK = ("quick", "questions")
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
@@ -33,7 +35,7 @@ def data(tmp_path_factory):
 
 
 @pytest.mark.parametrize("size", ["quick", "gpu", "paper"])
-@pytest.mark.parametrize("name", [name for name in PLANS if name != "quick"])
+@pytest.mark.parametrize("name", [name for name in PLANS if name not in ONLY_QUICK])
 def test_every_plan_builds_at_every_size(name, size, data, tmp_path):
     plan = find_plan(name, size, data)
     assert (plan.name, plan.size) == (name, size)
@@ -46,7 +48,7 @@ def test_every_plan_builds_at_every_size(name, size, data, tmp_path):
         assert any(row.published for row in plan.rows)
 
 
-@pytest.mark.parametrize("name", [name for name in PLANS if name not in ("quick", "cost", "parameters")])
+@pytest.mark.parametrize("name", [name for name in PLANS if name not in (*ONLY_QUICK, "cost", "parameters")])
 def test_the_folder_of_data_reaches_the_jobs(name, data):
     for each in jobs(find_plan(name, "gpu", data)):
         if each.job.kind in ("text", "pairs", "finetune", "simple", "translate", "pretrain"):
@@ -70,11 +72,38 @@ def test_the_main_job_has_what_it_promises():
     assert len(plan.rows) >= 10
     assert {column.source for column in plan.columns} == {"pretrain", "finetune", "translate"}
     assert all(len(config.grid.seeds) >= 3 for config in plan.finetune.values())
-    tuned = {each.row: each.job.config for each in jobs(plan) if each.task == "builtin:questions" and each.row}
+    tuned = {each.row: each.job.config for each in jobs(plan) if each.task == "builtin:role-questions" and each.row}
     assert {config["start"]["segments"] for config in tuned.values()} == {"input", "per-head"}
     assert {row.place for row in plan.rows} == {"nowhere", "input", "per-head"}
     kinds = {each.job.kind for each in jobs(plan)}
     assert kinds == {"text", "simple", "pretrain", "finetune", "pairs", "translate", "analyse", "cost"}
+
+
+def test_the_main_job_asks_of_pairs_with_segments_and_says_who_guesses():
+    plan = find_plan("quick")
+    inference = next(column for column in plan.columns if column.name == "Inference")
+    assert inference.task == "builtin:roles" and inference.chance == 50.0
+    guesses = {claim.column for claim in plan.claims if not claim.than}
+    assert guesses == {"Acceptability", "Inference"}
+
+
+def test_questions_are_asked_of_the_models_of_the_main_job():
+    pretrained = [
+        {each.job.key for each in jobs(find_plan(name)) if each.job.kind == "pretrain"} for name in ONLY_QUICK
+    ]
+    assert pretrained[1] and pretrained[1] < pretrained[0]
+    steps = [
+        config.data.limit // config.protocol.batch
+        for task, config in find_plan("questions").finetune.items()
+        if config.task == "builtin:questions"
+    ]
+    assert [column.name for column in find_plan("questions").columns[1:]] == [f"Two facts, {n} steps" for n in steps]
+
+
+@pytest.mark.parametrize("name", ONLY_QUICK)
+def test_a_plan_of_one_size_says_so(name):
+    with pytest.raises(ValueError, match="size: expected quick, the only one of this plan, got 'gpu'"):
+        find_plan(name, "gpu")
 
 
 @pytest.mark.parametrize("rows", [TABLE_2, TABLE_8, TABLE_9])
@@ -127,12 +156,30 @@ def test_equal_work_of_two_plans_is_one_job():
     assert glue.keys() & ablation.keys()
 
 
+@pytest.mark.parametrize("name", ["diet-abs 128", "transformer-xl", "tupe-abs", "abs-scalar"])
+def test_a_row_of_the_encodings_study_can_be_chosen_alone(name, data):
+    plan = find_plan("encodings", "gpu", data)
+    kinds = [each.job.kind for each in jobs(plan) if each.row == name]
+    assert sorted(kinds) == ["analyse", *["finetune"] * 4, "lengths", "pretrain"]
+    if name == "diet-abs 128":
+        assert plan.row(name).sharing == "none" and plan.row(name).options == {"rank": 128}
+
+
+@pytest.mark.parametrize("name", ["encodings", "glue", "xtreme"])
+def test_projected_keys_are_not_analysed(name, data):
+    """A key of Linformer's stands for all positions: there are no scores of one position for another to read."""
+    plan = find_plan(name, "gpu", data)
+    projected = {row.name for row in plan.rows if row.changes.get("attention") == "linformer"}
+    analysed = {each.row for each in jobs(plan) if each.job.kind == "analyse"}
+    assert projected and analysed == {row.name for row in plan.rows} - projected
+
+
 def test_a_task_may_begin_with_the_model_of_another():
-    plan = replace(find_plan("glue"), after={"builtin:roles": "builtin:questions"})
+    plan = replace(find_plan("glue"), after={"builtin:roles": "builtin:role-questions"})
     made = {each.task: each.job for each in jobs(plan) if each.row == plan.baseline and each.job.kind == "finetune"}
-    assert made["builtin:roles"].needs == {"pretrain": made["builtin:questions"].key}
+    assert made["builtin:roles"].needs == {"pretrain": made["builtin:role-questions"].key}
     with pytest.raises(ValueError, match="after: expected tasks that stand before"):
-        replace(plan, after={"builtin:questions": "builtin:roles"})
+        replace(plan, after={"builtin:role-questions": "builtin:roles"})
 
 
 def test_a_changed_recipe_is_another_job():
