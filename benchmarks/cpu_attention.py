@@ -84,14 +84,18 @@ def train(attend: Attend, x: Inputs) -> list[Tensor]:
     return [output.detach(), *(g if g is not None else torch.zeros_like(t) for g, t in zip(grads, wanted, strict=True))]
 
 
-def parity(cases: dict[str, Attend], length: int) -> dict[str, float]:
+def parity(length: int) -> dict[str, float]:
     """Largest error of output and gradients against the oracle in float64, relative to the largest value."""
     x, exact = Inputs(length, 2), Inputs(length, 2, torch.float64)
-    errors = {}
-    for name, attend in cases.items():
-        truth = train(_oracle(name), exact)
-        pairs = zip(train(attend, x), truth, strict=True)
-        errors[name] = max(((a.double() - b).abs().max() / b.abs().max().clamp(min=1e-30)).item() for a, b in pairs)
+
+    def error(got: list[Tensor], truth: list[Tensor]) -> float:
+        pairs = zip(got, truth, strict=True)
+        return max(((a.double() - b).abs().max() / b.abs().max().clamp(min=1e-30)).item() for a, b in pairs)
+
+    errors = {name: error(train(attend, x), train(_oracle(name), exact)) for name, attend in TRAINING.items()}
+    with torch.no_grad():
+        for name, attend in INFERENCE.items():
+            errors[f"{name}, inference"] = error([attend(x)], [_oracle(name)(exact)])
     return errors
 
 
@@ -177,7 +181,7 @@ def main() -> None:
     shapes, rounds = (((64, 2),), 2) if options.quick else (SHAPES, options.rounds)
 
     started = time.perf_counter()
-    errors = parity(TRAINING, shapes[0][0] + 1)
+    errors = parity(shapes[0][0] + 1)
     wrong = {name: error for name, error in errors.items() if not error < 1e-4}
     if wrong:
         sys.exit(f"parity: {wrong} differ from the oracle; nothing is timed")

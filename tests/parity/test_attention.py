@@ -18,8 +18,8 @@ from headway.attention.blockwise import op
 
 B, H, D, DV = 3, 4, 4, 3
 TILES = {"two sequences": 2 * H * 4 * 13, "two heads": 2 * 4 * 13, "one head": 1}  # of 4 queries and up to 13 keys
-# flex has no float64 and no gradient on a CPU; the GPU kernels are tested in tests/gpu
-FAST = [name for name in BACKENDS if name not in ("eager", "flex", "triton")]
+# flex and native have no float64 and no gradient on a CPU (see tests/unit/attention); the GPU kernels are in tests/gpu
+FAST = [name for name in BACKENDS if name not in ("eager", "flex", "triton", "native")]
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from headway.attention import blockwise, eager, flex, sdpa, triton
+from headway.attention import blockwise, eager, flex, native, sdpa, triton
 from headway.attention.request import Documents, Request, checked
 from headway.bias import Bias, Dense, Toeplitz, ValueBias
 
@@ -22,6 +22,7 @@ class Backend(NamedTuple):
 
 BACKENDS = {
     "triton": Backend(triton.why_not, triton.forward),
+    "native": Backend(native.why_not, native.forward),
     "sdpa": Backend(sdpa.why_not, sdpa.forward),
     "blockwise": Backend(blockwise.why_not, blockwise.forward),
     "flex": Backend(flex.why_not, flex.forward),
@@ -31,6 +32,10 @@ BACKENDS = {
 # Up to this many scores a head, the whole matrix is no larger than q, k and v, and one pass over it beats a loop over
 # blocks: chosen by trial on two cores.
 SHORT = 128 * 128
+
+# From this many queries on, which fill a vector, the native kernel is faster than torch's, with a Toeplitz bias or with
+# none: by trial on two cores with AVX-512, and with AVX2.
+NATIVE_FROM = 16
 
 # From this many keys on, training with a low-rank bias is faster as one wider product than as two: measured on an H200
 # with rank and width 64 (benchmarks/results). Inference gains from four times as many on.
@@ -62,7 +67,7 @@ def attention(
         documents: (B, L) ids of packed texts, which do not see one another; a pair (query ids, key ids) if Lq != Lk.
         scale: D ** -0.5 unless given.
         dropout: probability with which a weight is dropped, during training; pass 0 to evaluate.
-        backend: auto, triton, sdpa, blockwise, flex or eager. A backend asked for by name runs or raises.
+        backend: auto, triton, native, sdpa, blockwise, flex or eager. A backend asked for by name runs or raises.
 
     A query that may attend to nothing gives zeros, and zero gradients.
     """
@@ -144,6 +149,14 @@ def _wanted(request: Request) -> dict[str, str]:
         if sdpa.widens(request) and request.k.shape[-2] >= (JOINED_FROM if request.needs_grad else 4 * JOINED_FROM):
             return {"sdpa": "torch's fused kernels; at this length a low-rank bias is best joined to q and k"}
         return {"triton": "fused kernels that take the bias as it is", "sdpa": "torch's kernels, a dense bias"}
+    if request.needs_grad or request.q.shape[-2] < NATIVE_FROM:
+        return _otherwise(request)
+    return {"native": "our own kernel, compiled for this CPU; no gradient is needed", **_otherwise(request)}
+
+
+def _otherwise(request: Request) -> dict[str, str]:
+    """On the CPU, where the native kernel is not wanted or cannot run."""
+    bias = request.bias
     if bias is None and request.value_bias is None:
         return {"sdpa": "torch's fused kernel; there is no bias"}
     whole = bias is None or bias.batch == 1  # a matrix for each sequence would not be small

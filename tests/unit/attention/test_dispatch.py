@@ -4,13 +4,19 @@ import pytest
 import torch
 
 import headway as hw
-from headway.attention import BACKENDS
+from headway.attention import BACKENDS, native
 from headway.attention import call as call_module
 from headway.attention.masking import Masking
 from headway.attention.request import Request
 
 B, H, L, D = 1, 2, 200, 4  # longer than call.SHORT
-NAMES = ["sdpa", "blockwise", "flex", "eager"]
+NAMES = ["native", "sdpa", "blockwise", "flex", "eager"]
+
+
+@pytest.fixture(autouse=True)
+def _compiler(monkeypatch):
+    """Choices as where there is a C++ compiler."""
+    monkeypatch.setattr(native, "_missing", lambda: None)
 
 
 def qkv(length=L, requires_grad=False, **options):
@@ -37,17 +43,34 @@ def test_the_sequences_here_are_not_short():
 
 
 CHOICES = {
-    "no bias": (lambda: {}, "sdpa", "torch's fused kernel; there is no bias"),
-    "no bias, causal": (lambda: {"causal": True}, "sdpa", "torch's fused kernel; there is no bias"),
-    "fixed toeplitz": (lambda: {"bias": toeplitz(requires_grad=False)}, "sdpa", "the bias needs no gradient"),
+    "no bias": (lambda: {}, "native", "our own kernel, compiled for this CPU"),
+    "no bias, causal": (lambda: {"causal": True}, "native", "no gradient is needed"),
+    "no bias, a mask": (
+        lambda: {"mask": torch.ones(1, 1, L, L, dtype=torch.bool)},
+        "sdpa",
+        "torch's fused kernel; there is no bias",
+    ),
+    "no bias, learned": (lambda: {"q": learned(B, H, L, D)}, "sdpa", "torch's fused kernel; there is no bias"),
+    "no bias, few queries": (lambda: {"q": torch.randn(B, H, 15, D)}, "sdpa", "torch's fused kernel"),
+    "fixed toeplitz": (lambda: {"bias": toeplitz(requires_grad=False)}, "native", "our own kernel"),
+    "fixed toeplitz, a mask": (
+        lambda: {"bias": toeplitz(requires_grad=False), "mask": torch.ones(1, 1, L, L, dtype=torch.bool)},
+        "sdpa",
+        "the bias needs no gradient",
+    ),
+    "fixed toeplitz, learned queries": (
+        lambda: {"bias": toeplitz(requires_grad=False), "q": learned(B, H, L, D)},
+        "sdpa",
+        "the bias needs no gradient",
+    ),
     "fixed tensor": (lambda: {"bias": torch.randn(1, 1, L, L)}, "sdpa", "the bias needs no gradient"),
     "fixed toeplitz of each sequence": (
         lambda: {
             "bias": hw.Toeplitz(torch.randn(2, 1, 2 * L - 1)),
             **dict(zip("qkv", torch.randn(3, 2, H, L, D), strict=True)),
         },
-        "blockwise",
-        "linear memory",
+        "native",
+        "our own kernel",
     ),
     "fixed low rank": (
         lambda: {"bias": low_rank()},
@@ -114,7 +137,7 @@ def test_without_gradients_a_learned_bias_is_a_fixed_one():
     bias = toeplitz()
     for mode in (torch.no_grad, torch.inference_mode):
         with mode():
-            assert hw.explain(*qkv(), bias).backend == "sdpa"
+            assert hw.explain(*qkv(), bias).backend == "native"
             assert hw.explain(*qkv(), hw.RelativeKeys(learned(1, 9, D))).backend == "blockwise"
     assert hw.explain(*qkv(), bias).backend == "blockwise"
 
@@ -165,6 +188,17 @@ REFUSED = {
     "sdpa and values": ("sdpa", lambda: {"value_bias": hw.RelativeValues(torch.randn(1, 3, D))}, "a value bias needs"),
     "flex and values": ("flex", lambda: {"value_bias": hw.RelativeValues(torch.randn(1, 3, D))}, "a value bias needs"),
     "flex and dropout": ("flex", lambda: {"dropout": 0.1}, "FlexAttention has no dropout"),
+    "native and gradients": ("native", lambda: {"bias": toeplitz(5)}, "it has no derivatives, and one is needed"),
+    "native and dropout": ("native", lambda: {"dropout": 0.1}, "for inference and has no dropout"),
+    "native and values": ("native", lambda: {"value_bias": hw.RelativeValues(torch.randn(1, 3, D))}, "a value bias"),
+    "native and a matrix": ("native", lambda: {"bias": torch.randn(1, 1, 5, 5)}, "no kernel for Dense, only for Toep"),
+    "native and a mask": ("native", lambda: {"mask": torch.ones(1, 1, 5, 5, dtype=torch.bool)}, "and lengths, no mask"),
+    "native and documents": ("native", lambda: {"documents": torch.zeros(1, 5).long()}, "and lengths, no documents"),
+    "native and float64": (
+        "native",
+        lambda: {"qkv": qkv(5, dtype=torch.float64)},
+        "its kernel is for float32, and q is float64",
+    ),
     "flex and gradients": ("flex", lambda: {"bias": toeplitz(5)}, "no backward pass on the CPU"),
 }
 
@@ -173,8 +207,10 @@ REFUSED = {
 @pytest.mark.parametrize("function", [hw.attention, hw.explain], ids=["attention", "explain"])
 def test_a_named_backend_raises_with_the_reason(function, case):
     backend, options, reason = REFUSED[case]
+    options = options()
+    inputs = options.pop("qkv", None) or qkv(5)
     with pytest.raises(NotImplementedError, match=f"backend '{backend}' cannot run this call: .*{reason}.*'auto'"):
-        function(*qkv(5), backend=backend, **options())
+        function(*inputs, backend=backend, **options)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +279,9 @@ def test_a_kind_of_ones_own_runs_where_it_can():
 
 
 def test_every_name_is_listed_when_one_is_unknown():
-    with pytest.raises(ValueError, match=r"expected one of auto, triton, sdpa, blockwise, flex, eager.*got 'fast'"):
+    with pytest.raises(
+        ValueError, match=r"expected one of auto, triton, native, sdpa, blockwise, flex, eager.*got 'fast'"
+    ):
         hw.attention(*qkv(5), backend="fast")
     assert set(NAMES) <= set(BACKENDS)
 

@@ -1,0 +1,75 @@
+"""Attention in a C++ kernel of our own, for inference on the CPU in float32: a Toeplitz bias costs next to nothing.
+
+torch's kernel makes one more pass over the scores for any bias. Here a score's bias joins it in a register: rows of a
+Toeplitz matrix are neighbouring values, read where they are. The kernel is compiled for this machine on first use.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
+
+from headway.attention.request import Request
+from headway.bias import Toeplitz
+from headway.bias.base import dtype_name
+
+__all__ = ["forward", "why_not"]
+
+
+def why_not(request: Request) -> str | None:
+    """Reason this backend cannot run the call, or None."""
+    q, masking = request.q, request.masking
+    if q.device.type != "cpu":
+        return f"its kernel runs on the CPU, and q is on {q.device.type}"
+    if q.dtype != torch.float32:
+        return f"its kernel is for float32, and q is {dtype_name(q.dtype)}"
+    if request.needs_grad:
+        return "it has no derivatives, and one is needed"
+    if request.dropout > 0:
+        return "it is for inference and has no dropout"
+    if request.value_bias is not None:
+        return "it has no kernel for a value bias"
+    if request.bias is not None and not isinstance(request.bias, Toeplitz):
+        return f"it has no kernel for {type(request.bias).__name__}, only for Toeplitz"
+    if masking.mask is not None or masking.q_documents is not None:
+        return f"its kernel takes causal order and lengths, no {'mask' if masking.mask is not None else 'documents'}"
+    if _has_tangent(request):
+        return "it has no derivatives, and one is carried forward"
+    return _missing()
+
+
+def _has_tangent(request: Request) -> bool:
+    """Whether forward-mode differentiation is on its way through, which the operator would lose in silence."""
+    if torch.compiler.is_compiling():
+        return False
+    given = [request.q, request.k, request.v, *(() if request.bias is None else request.bias.tensors.values())]
+    return any(unpack_dual(t).tangent is not None for t in given)  # type: ignore[no-untyped-call]
+
+
+def _missing() -> str | None:
+    """Why there is no kernel on this machine, or None. Compiles it where that has not been done."""
+    from headway.attention.native import build
+
+    try:
+        build.kernel()
+    except build.Unavailable as reason:
+        return str(reason)
+    return None
+
+
+# As torch.compiler.assume_constant_result does, which would import the compiler: a graph takes the answer as it is.
+_missing._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
+    from headway.attention.native import op
+
+    values = request.bias.values if isinstance(request.bias, Toeplitz) else None
+    masking = request.masking
+    return cast(
+        "Tensor",
+        op.native(request.q, request.k, request.v, values, masking.lengths, masking.causal, request.scale),
+    )

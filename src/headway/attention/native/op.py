@@ -1,0 +1,75 @@
+"""Calling the kernel, registered as a torch operator so that `torch.compile` keeps it whole."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import struct
+
+import torch
+from torch import Tensor
+
+from headway.attention.native.build import kernel
+
+# With fewer products than this one thread is as fast as several.
+ALONE = 2**20
+
+CALL = struct.Struct("6P 7q 12q 2q f2i P")  # the fields of Call in kernel.cpp
+
+
+@torch.library.custom_op("headway::native", mutates_args=(), device_types="cpu")
+def native(
+    q: Tensor,  # (B, H, Lq, D)
+    k: Tensor,  # (B, Hk, Lk, D)
+    v: Tensor,  # (B, Hk, Lk, Dv)
+    values: Tensor | None,  # (B|1, H|1, Lq + Lk - 1), a Toeplitz bias
+    lengths: Tensor | None,  # (B,)
+    causal: bool,
+    scale: float,
+) -> Tensor:  # (B, H, Lq, Dv)
+    q, k, v = (t if t.stride(3) == 1 else t.contiguous() for t in (q, k, v))
+    batch, heads, q_len, width = q.shape
+    k_len, v_width = v.shape[2:]
+    out = _rows_first(q, v_width)
+    bias_strides = (0, 0)
+    if values is not None:
+        values = values.to(torch.float32).contiguous()
+        bias_strides = (
+            0 if values.shape[0] == 1 else values.stride(0),
+            0 if values.shape[1] == 1 else values.stride(1),
+        )
+    if lengths is not None:
+        lengths = lengths.to(torch.int64).contiguous()
+    products = batch * heads * q_len * k_len * (width + v_width)
+    call = CALL.pack(
+        *(0 if t is None else t.data_ptr() for t in (q, k, v, values, lengths, out)),
+        *(batch, heads, heads // k.shape[1], q_len, k_len, width, v_width),
+        *(stride for t in (q, k, v, out) for stride in t.stride()[:3]),
+        *bias_strides,
+        scale,
+        causal,
+        1 if products < ALONE else torch.get_num_threads(),
+        _parallel(),
+    )
+    kernel().headway_attention(call)
+    return out
+
+
+@native.register_fake
+def _(q, k, v, *rest):  # type: ignore[no-untyped-def]
+    return _rows_first(q, v.shape[3])
+
+
+def _rows_first(q: Tensor, width: int) -> Tensor:
+    """An empty (B, H, Lq, width) whose memory is (B, Lq, H, width), as models read it."""
+    return q.new_empty(q.shape[0], q.shape[2], q.shape[1], width).transpose(1, 2)
+
+
+@functools.cache
+def _parallel() -> int:
+    """Address of the function that runs another on several threads, of the OpenMP that torch uses: its threads are
+    there already, and a second set would fight them for the cores. 0: the kernel starts threads itself."""
+    try:
+        return ctypes.cast(ctypes.CDLL(None).GOMP_parallel, ctypes.c_void_p).value or 0
+    except (AttributeError, OSError, TypeError):  # torch was built without OpenMP, or hides it
+        return 0
