@@ -8,7 +8,8 @@ from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-ENCODINGS = ROOT / "results" / "studies" / "encodings" / "results.json"
+STUDIES = ROOT / "results" / "studies"
+ENCODINGS = STUDIES / "encodings" / "results.json"
 MULTI30K = ROOT / "results" / "translation" / "multi30k"
 PICTURE = ROOT / "docs" / "pictures" / "encodings.svg"
 DRAWN = ("none", "sinusoidal", "learned", "alibi", "rope", "shaw", "t5", "diet-rel", "diet-abs 64, shared", "tisa")
@@ -62,6 +63,33 @@ def translation_multi30k() -> str:
     signature = next(iter(scores[0]["systems"].values()))["bleu_signature"]
     lines += ["", f"p: paired bootstrap against sinusoidal of the same seed. SacreBLEU {signature}."]
     return "\n".join(lines)
+
+
+def shaw_ablations() -> str:
+    """Shaw's Tables 2 and 3 at this size: BLEU of dev for each row, with the paper's own figures beside it."""
+    from headway.study.plans.translation_tables import CLIPS, PARTS
+
+    names = {(True, True): "keys and values", (True, False): "keys", (False, True): "values"}
+    tables = (
+        ("shaw-clip", "clipping distance, Table 2", {f"k = {clip}": figure for clip, figure in CLIPS.items()}),
+        ("shaw-parts", "parts, Table 3", {names.get(part, "neither"): figure for part, figure in PARTS.items()}),
+    )
+    lines = []
+    for study, title, published in tables:
+        found = json.loads((STUDIES / study / "results.json").read_text())
+        seeds = found["study"]["seeds"]
+        heads = " | ".join(f"seed {seed}" for seed in seeds)
+        lines += ["", f"| {title} | median | {heads} | published |", "|---" * (len(seeds) + 3) + "|"]
+        for row in found["rows"]:
+            cell = found["cells"][0][row["name"]]
+            values = " | ".join(f"{cell['values'][str(seed)]:.1f}" for seed in seeds)
+            figure = published[row["name"]]
+            lines.append(f"| {row['name']} | {cell['summary']['median']:.1f} | {values} | {figure} |")
+    lines += [
+        "",
+        "BLEU of dev; published: newstest 2013, WMT 2014 English to German, models of 512. From results/studies.",
+    ]
+    return "\n".join(lines[1:])
 
 
 def draw() -> Path:
