@@ -228,6 +228,26 @@ def test_sweeps_share_the_processes_and_jobs_change_nothing(folders, glue, tmp_p
         run_all([both("other")[0]] * 2)
 
 
+def test_a_sweep_has_its_result_before_the_next_one_begins(folders, glue, tmp_path, monkeypatch):
+    from headway.tasks.finetune import workers
+
+    data = Data(train=(str(glue),), on_error="skip", limit=32)
+    first, second = (
+        small("sst2", folders / "ours", tmp_path / name, data=data, batch=16) for name in ("first", "second")
+    )
+    train = workers.finetune_once
+
+    def stops_in_the_second(config, *args, **options):
+        if config.folder == second.folder:
+            raise RuntimeError("stopped here")
+        return train(config, *args, **options)
+
+    monkeypatch.setattr(workers, "finetune_once", stops_in_the_second)
+    with pytest.raises(RuntimeError, match="stopped here"):
+        run_all([first, second], progress=False, cpu=True)
+    assert (tmp_path / "first" / "result.json").exists() and not (tmp_path / "second" / "result.json").exists()
+
+
 def test_a_failing_run_stops_the_others_and_leaves_what_is_done(folders, glue, tmp_path):
     data = Data(train=(str(glue),), on_error="skip", limit=64)
     config = small("sst2", folders / "ours", tmp_path / "out", rates=(1e-3, 1e30), epochs=5, data=data)

@@ -99,9 +99,14 @@ def run_all(
             held.enter_context(folder.held())
             folder.open(config.described(), resume=resume)
         sweeps = [_read(config) for config, folder in zip(configs, folders, strict=True) if not folder.finished]
-        train_all(sweeps, jobs=jobs, cpu=cpu, graphs=graphs, progress=progress)
+
+        def finish(sweep: Sweep) -> None:
+            if not RunFolder(Path(sweep.config.folder)).finished:
+                _finish(sweep, baselines=baselines, cpu=cpu)
+
+        train_all(sweeps, jobs=jobs, cpu=cpu, graphs=graphs, progress=progress, done=finish)
         for sweep in sweeps:
-            _finish(sweep, baselines=baselines, cpu=cpu)
+            finish(sweep)
         return [Result(**{**read_json(folder.result_file), "folder": str(folder.path)}) for folder in folders]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -63,20 +63,31 @@ class Sweep:
                 shutil.rmtree(model)
 
 
-def train_all(sweeps: Sequence[Sweep], *, jobs: int, cpu: bool, graphs: bool, progress: bool) -> None:
-    """Do all runs that are not finished; of each sweep's models the best one stays, in its run's folder."""
+def train_all(
+    sweeps: Sequence[Sweep], *, jobs: int, cpu: bool, graphs: bool, progress: bool, done: Callable[[Sweep], None]
+) -> None:
+    """Do all runs that are not finished; of each sweep's models the best one stays, in its run's folder.
+
+    `done` is called with a sweep once its last run is finished, while others go on.
+    """
     todo = [
         (number, pair)
         for number, sweep in enumerate(sweeps)
         for pair in sweep.config.grid.runs
         if not sweep.folder(*pair).finished or sweep.folder(*pair).checkpoints.exists()  # which a kill left there
     ]
+
+    def note(sweep: Sweep, result: RunResult) -> None:
+        _note(sweep, result, progress)
+        if len(sweep.finished()) == len(sweep.config.grid.runs):
+            done(sweep)
+
     if min(jobs, len(todo)) > 1:
-        _together(sweeps, todo, jobs=min(jobs, len(todo)), cpu=cpu, graphs=graphs, progress=progress)
+        _together(sweeps, todo, jobs=min(jobs, len(todo)), cpu=cpu, graphs=graphs, note=note)
         return
     worker = Worker(sweeps, cpu=cpu, graphs=graphs, show=progress and sys.stderr.isatty())
     for number, pair in todo:
-        _note(sweeps[number], worker.do(number, pair), progress)
+        note(sweeps[number], worker.do(number, pair))
 
 
 class Worker:
@@ -133,7 +144,7 @@ def _together(
     jobs: int,
     cpu: bool,
     graphs: bool,
-    progress: bool,
+    note: Callable[[Sweep, RunResult], None],
 ) -> None:
     """Every process takes the next run when it is done with one, the longest first.
 
@@ -146,7 +157,7 @@ def _together(
         futures = {pool.submit(_do, number, pair): sweeps[number] for number, pair in order}
         try:
             for future in as_completed(futures):
-                _note(futures[future], future.result(), progress)
+                note(futures[future], future.result())
         except BrokenProcessPool as error:
             raise RunStopped(
                 f"jobs: expected all {jobs} processes to finish, got one that died, perhaps for lack of memory. "
