@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -90,6 +91,40 @@ def shaw_ablations() -> str:
         "BLEU of dev; published: newstest 2013, WMT 2014 English to German, models of 512. From results/studies.",
     ]
     return "\n".join(lines[1:])
+
+
+PRETRAINED = {
+    "minilm": "MiniLM, all-MiniLM-L6-v2",
+    "albert_rxnmapper": "ALBERT of chemical reactions, rxnmapper 0.4.3",
+}
+
+
+def pretrained_positions() -> str:
+    """What `headway analyze` says of real checkpoints: of the table, of the heads' scores, of fits of S kernels."""
+    heads = ("table", "windows of 128", "heads, median", "lowest..highest", "S = 1", "S = 3", "S = 5", "kinds of heads")
+    lines = ["| R² | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
+    for file, name in PRETRAINED.items():
+        found = json.loads((ROOT / "results" / "analysis" / f"{file}.json").read_text())
+        model, heads_of = found["model"], found["heads"]
+        layers = sorted({shared: layer for layer, shared in enumerate(model["shared_layers"])}.values())
+        every = [value for layer in layers for value in heads_of["r2"][layer]]
+        windows = found["table"]["windows"]["r2"][0]
+        fits = [
+            sum(value for layer in layers for value in fit["r2_profile"][layer]) / len(every)
+            for fit in heads_of["fits"].values()
+        ]
+        kinds = Counter(kind for layer in layers for kind in heads_of["kinds"][layer])
+        cells = [
+            f"{found['table']['r2']:.2f}",
+            f"{min(windows):.2f}..{max(windows):.2f}",
+            f"{median(every):.2f}",
+            f"{min(every):.2f}..{max(every):.2f}",
+            *(f"{fit:.2f}" for fit in fits),
+            ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()),
+        ]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    lines += ["", "512 positions; fits: mean over heads, of their profile by offset. From results/analysis."]
+    return "\n".join(lines)
 
 
 def draw() -> Path:

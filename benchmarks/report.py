@@ -13,7 +13,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.real_text import draw, encodings_on_text, main_encodings, shaw_ablations, translation_multi30k
+from benchmarks.real_text import (
+    draw,
+    encodings_on_text,
+    main_encodings,
+    pretrained_positions,
+    shaw_ablations,
+    translation_multi30k,
+)
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -207,6 +214,7 @@ TABLES = {
     "encodings_on_text": encodings_on_text,
     "translation_multi30k": translation_multi30k,
     "shaw_ablations": shaw_ablations,
+    "pretrained_positions": pretrained_positions,
     "claims": claims,
 }
 PAGES = ("README.md", "docs/gpu.md", "docs/results.md", "docs/claims.md")
