@@ -7,8 +7,8 @@ from functools import cache
 
 import pytest
 
-from headway.data.transfer.builtin_tasks import BUILTIN, SIZES
-from headway.data.transfer.examples import Question
+from headway.data.transfer.builtin_tasks import BUILTIN, SIZES, make
+from headway.data.transfer.examples import Example, Question
 from headway.data.transfer.task_data import load
 
 
@@ -53,9 +53,12 @@ def test_labels_are_about_equally_frequent(name):
     assert all(abs(count - share) < 6 * share**0.5 for count in counts.values())
 
 
-def test_answers_stand_where_they_say():
-    for language in BUILTIN["builtin:questions"].languages:
-        for each in examples("builtin:questions", "dev", language):
+@pytest.mark.parametrize("name", ["builtin:questions", "builtin:role-questions"])
+def test_answers_stand_where_they_say(name):
+    for language in BUILTIN[name].languages:
+        for each in examples(name, "dev", language):
+            assert " ".join(each.context.split()) == each.context
+            assert len(each.answers[0].text.split()) == 2
             answer = each.answers[0]
             assert each.context[answer.start : answer.start + len(answer.text)] == answer.text
             before = each.context[: answer.start]
@@ -65,3 +68,11 @@ def test_answers_stand_where_they_say():
 def test_an_unknown_language_is_named():
     with pytest.raises(ValueError, match="language: expected one of english, invented, got 'verb-final'"):
         load("builtin:questions", language="verb-final")
+
+
+def test_a_task_that_has_too_few_examples_says_so():
+    def three(draw, name):
+        return Example(name, f"sentence {draw.rng.randrange(3)} .", None, 0)
+
+    with pytest.raises(ValueError, match="three: expected 1000 different examples for test, got 3 in 20000 draws"):
+        make(three, "train", "english")

@@ -9,11 +9,12 @@ import pytest
 
 from headway.data import Language, Sentence, corrupt, entailment_pair, question, similarity_pair
 from headway.data.language.grammar import Clause, NounPhrase, Predicate
-from headway.data.language.labelled import role_pair
+from headway.data.language.labelled import role_pair, role_question
 from headway.data.language.lexicon import PREPOSITIONS
 from headway.data.language.sentence import realise
 
 LANGUAGE = Language()
+BE = ("is", "are")
 SMALL = Language(nouns=4, verbs=2, intransitives=1, adjectives=4)
 
 
@@ -97,16 +98,23 @@ def test_entailment_is_out_of_reach_of_bags():
     assert abs(held_out(bags) - 1 / 3) < 0.03
 
 
+def adjectives(sentence: Sentence) -> list[str]:
+    return [token.lemma for token in sentence.tokens if token.category == "adjective"]
+
+
 def test_roles_follow_from_the_words():
-    rng, labels = Random(0), Counter()
+    rng, labels, usual = Random(0), Counter(), 0
     for _ in range(3000):
         pair = role_pair(LANGUAGE, rng)
         verb, agent, patient = meaning(pair.premise)
         expected = {(verb, agent, patient): "entailment", (verb, patient, agent): "contradiction"}
         assert expected[meaning(pair.hypothesis)] == pair.label
         assert bag(pair.premise.words) == bag(pair.hypothesis.words)
+        usual += adjectives(pair.hypothesis)[0] == LANGUAGE.lexicon.adjectives[0]
+        assert sorted(adjectives(pair.premise)) == sorted(LANGUAGE.lexicon.adjectives[:2])
         labels[pair.label] += 1
     assert abs(labels["entailment"] / 3000 - 1 / 2) < 0.04
+    assert abs(usual / 3000 - 3 / 4) < 0.04
 
 
 def test_roles_are_out_of_reach_of_bags():
@@ -114,6 +122,14 @@ def test_roles_are_out_of_reach_of_bags():
     pairs = [role_pair(SMALL, rng) for _ in range(8000)]
     bags = [((bag(pair.premise.words), bag(pair.hypothesis.words)), pair.label) for pair in pairs]
     assert abs(held_out(bags) - 1 / 2) < 0.03
+
+
+def test_roles_take_both_sentences():
+    """The order of the second alone tells nothing, that of the first as much as the usual agent is usual."""
+    rng = Random(1)
+    pairs = [role_pair(SMALL, rng) for _ in range(8000)]
+    assert abs(held_out([(pair.hypothesis.words, pair.label) for pair in pairs]) - 1 / 2) < 0.03
+    assert abs(held_out([(pair.premise.words, pair.label) for pair in pairs]) - 3 / 4) < 0.03
 
 
 def test_similarity_counts_parts_that_agree():
@@ -172,11 +188,44 @@ def test_question_is_out_of_reach_of_bags():
     assert abs(held_out(bags) - 1 / 2) < 0.03
 
 
-def test_question_rejects_negative_fillers():
+@pytest.mark.parametrize("make", [question, role_question])
+def test_question_rejects_negative_fillers(make):
     with pytest.raises(ValueError, match="fillers: expected an integer of at least 0, got -1"):
-        question(LANGUAGE, Random(0), fillers=-1)
+        make(LANGUAGE, Random(0), fillers=-1)
 
 
-@pytest.mark.parametrize("make", [entailment_pair, role_pair, similarity_pair, question])
+@pytest.mark.parametrize("fillers", [0, 2])
+def test_role_question_has_one_answer(fillers):
+    rng, agents = Random(0), 0
+    for _ in range(1000):
+        asked = role_question(LANGUAGE, rng, fillers=fillers)
+        text, answer = " ".join(asked.context), " ".join(asked.context[asked.start : asked.end])
+        assert asked.context.count(".") == 1 + fillers
+        assert asked.question[0] == "who" and asked.question[-1] == "?"
+        of_agent = asked.question[1] != "is"
+        verb = verb_of(asked.question[1]) if of_agent else participle_of(asked.question[2])
+        forms = [LANGUAGE.lexicon.tokens[verb, plural].word for plural in (False, True)]
+        participle = LANGUAGE.lexicon.participles[verb].word
+        if of_agent:
+            told = [*(f"{answer} {form} the" for form in forms), f" {participle} by {answer} ."]
+        else:
+            told = [*(f" {form} {answer} ." for form in forms), *(f"{answer} {be} {participle} by" for be in BE)]
+        assert sum(each in text for each in told) == 1, (text, asked.question, answer)
+        agents += of_agent
+    assert abs(agents / 1000 - 3 / 4) < 0.05
+
+
+def participle_of(word: str) -> str:
+    return next(verb for verb, token in LANGUAGE.lexicon.participles.items() if token.word == word)
+
+
+def test_role_question_is_out_of_reach_of_bags():
+    rng = Random(1)
+    asked = [role_question(SMALL, rng, fillers=0) for _ in range(8000)]
+    bags = [((bag(each.context), each.question), each.context[each.start : each.end]) for each in asked]
+    assert abs(held_out(bags) - 1 / 2) < 0.03
+
+
+@pytest.mark.parametrize("make", [entailment_pair, role_pair, similarity_pair, question, role_question])
 def test_same_generator_same_example(make):
     assert make(LANGUAGE, Random(5)) == make(LANGUAGE, Random(5)) != make(LANGUAGE, Random(6))

@@ -7,7 +7,7 @@ import torch
 
 from headway.encodings import ENCODINGS
 from headway.models import EncoderForMaskedLM, preset
-from headway.tasks.training.optimizer import adamw, groups, set_rate
+from headway.tasks.training.optimizer import adamw, fusible, groups, set_rate
 
 
 def model(**choices):
@@ -51,6 +51,13 @@ def test_a_step_is_adamw_by_hand():
     # The first step of Adam moves each weight by the rate, against the sign of its gradient, up to epsilon.
     torch.testing.assert_close(built.weight.detach(), weight * (1 - 0.5 * 0.1) - 0.5 * 3.0 / (3.0 + 1e-6))
     torch.testing.assert_close(built.bias.detach(), bias + 0.5 * 2.0 / (2.0 + 1e-6))
+
+
+def test_whole_tensors_of_one_device_are_updated_by_one_kernel():
+    built = model(encoding="learned")
+    assert fusible(built) and adamw(built, weight_decay=0.1).defaults["fused"]
+    built.prediction.norm.to("meta")
+    assert not fusible(built)
 
 
 def test_encodings_take_their_own_rate():

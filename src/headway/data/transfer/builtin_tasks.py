@@ -16,10 +16,12 @@ from typing import Any
 from headway.data.language.labelled import (
     LABELS,
     ROLE_LABELS,
+    SpanQuestion,
     corrupt,
     entailment_pair,
     question,
     role_pair,
+    role_question,
     similarity_pair,
 )
 from headway.data.language.language import Language
@@ -28,6 +30,7 @@ from headway.data.transfer.examples import Answer, Example, Question
 from headway.data.transfer.task_sets import TaskSet
 
 SIZES = {"test": 1000, "dev": 1000, "train": 10_000}  # in the order in which they are made
+DRAWS = 20  # for each example that is asked for, before a task is declared to have no more
 ENGLISH, INVENTED, VERB_FINAL = "english", "invented", "verb-final"
 
 
@@ -67,8 +70,16 @@ def similarity(draw: Draw, name: str) -> Example:
 
 
 def span_question(draw: Draw, name: str) -> Question:
-    """Who acts, or is acted on, in a text of three sentences."""
-    asked = question(draw.language, draw.rng)
+    """Who acts on somebody, or is acted on by somebody, in a text of three sentences."""
+    return _asked(question(draw.language, draw.rng), name)
+
+
+def role_span(draw: Draw, name: str) -> Question:
+    """Who acts, or is acted on, in a text of two sentences."""
+    return _asked(role_question(draw.language, draw.rng), name)
+
+
+def _asked(asked: SpanQuestion, name: str) -> Question:
     start = len(" ".join(asked.context[: asked.start])) + (1 if asked.start else 0)
     answer = Answer(" ".join(asked.context[asked.start : asked.end]), start)
     return Question(name, " ".join(asked.question), " ".join(asked.context), (answer,))
@@ -84,7 +95,14 @@ def make(
     for each, size in SIZES.items():
         draw = Draw(spoken, write, Random(f"{example.__name__} {each}"))
         examples: list[Any] = []
+        draws = 0
         while len(examples) < size:
+            draws += 1
+            if draws > DRAWS * size:
+                raise ValueError(
+                    f"{example.__name__}: expected {size} different examples for {each}, got {len(examples)} in "
+                    f"{DRAWS * size} draws. The language has too few words to say more: give it more nouns or verbs."
+                )
             made = example(draw, f"{each}-{len(examples)}")
             texts = (made.first, made.second) if isinstance(made, Example) else (made.question, made.context)
             if texts not in seen:
@@ -117,5 +135,6 @@ BUILTIN: dict[str, TaskSet] = {
         _task("roles", roles, kind="classes", labels=ROLE_LABELS),
         _task("similarity", similarity, kind="number", metrics=("pearson", "spearman")),
         _task("questions", span_question, kind="spans", metrics=("f1", "exact_match")),
+        _task("role-questions", role_span, kind="spans", metrics=("f1", "exact_match")),
     )
 }

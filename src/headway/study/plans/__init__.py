@@ -10,7 +10,7 @@ from headway.study.plan import Plan
 from headway.study.plans.cost_tables import cost, parameters
 from headway.study.plans.encodings_on_text import encodings
 from headway.study.plans.glue_tables import glue, glue_segments, glue_sharing
-from headway.study.plans.main_job import quick
+from headway.study.plans.main_job import questions, quick
 from headway.study.plans.tisa_tables import tisa_alone, tisa_beside
 from headway.study.plans.translation_tables import shaw_clip, shaw_parts, shaw_translation, translation
 from headway.study.plans.xtreme_tables import long_range, xtreme, xtreme_ablation
@@ -32,6 +32,7 @@ PLANS: dict[str, Callable[[str, str | None], Plan]] = {
     "tisa-alone": tisa_alone,
     "cost": cost,
     "parameters": parameters,
+    "questions": questions,
 }
 SIZES = ("quick", "gpu", "paper")
 

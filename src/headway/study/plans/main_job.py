@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from headway.cost import CostConfig
 from headway.study.plan import Claim, Column, Plan, Row
 from headway.study.plans.glue_tables import builtin_column, builtin_tasks
@@ -23,7 +25,7 @@ ROWS = (
 )
 INPUT = tuple(row.name for row in ROWS if row.place == "input")
 PER_HEAD = tuple(row.name for row in ROWS if row.place == "per-head")
-TASKS = builtin_tasks(("builtin:acceptability", "builtin:questions"))
+TASKS = builtin_tasks(("builtin:acceptability", "builtin:roles", "builtin:role-questions"))
 COLUMNS = (
     Column(name="Masked words", source="pretrain", value="masked_accuracy", measure="accuracy, %"),
     *(builtin_column(task) for task in TASKS),
@@ -41,8 +43,7 @@ COLUMNS = (
 
 def quick(size: str = "quick", data: str | None = None) -> Plan:
     """Where should position go? Ten encodings, one small encoder, tasks that are in the word order."""
-    if size != "quick":
-        raise ValueError(f"size: expected quick, the only one of this plan, got {size!r}. The papers' plans have all.")
+    _only_quick(size)
     return Plan(
         name="quick",
         size=size,
@@ -53,17 +54,18 @@ def quick(size: str = "quick", data: str | None = None) -> Plan:
         pretrain=builtin_pretraining(),
         finetune=TASKS,
         translate={BUILTIN_TASK: builtin_translation()},
-        cost=CostConfig(models=("tiny",), lengths=(128,), rounds=5, modes=("training", "inference")),
+        cost=CostConfig(models=("tiny",), lengths=(128,), rounds=3, together=2, modes=("training", "inference")),
         analyse=True,
         claims=claims(),
         paper="",
         notes=(
-            "The built-in language: under every label of acceptability and questions the words are the same, or as "
-            "likely, so that a bag of words can only guess.",
-            "Questions are pairs with segments, and far from learned in this budget. So early, learned is ahead of "
-            "diet-rel and t5 on every seed of fine-tuning, whichever form segments take; why has not been found.",
-            "Inference between sentences is not here: even where nouns keep their places or exchange them, and nothing "
-            "else, some seeds learn it within 800 steps and others stay at chance; see the plan glue.",
+            "The built-in language: under every label of acceptability and inference, and for every answer, the words "
+            "are the same, or as likely, so that a bag of words can only guess.",
+            "Inference and questions are pairs with segments. Of the two things that can be asked, one is asked three "
+            "times in four, under either label, or encoders this small would stay at chance for hundreds of steps. The "
+            "order of the first sentence alone is worth 75% of inference; the rest takes both.",
+            "Questions on two facts (builtin:questions) are not here: in this budget no encoding learns to tell the "
+            "facts apart, and scores below 50 are kinds of guessing; see the plan questions.",
             f"t5 and diet-rel train the numbers that they add to scores at {FASTER:g} times the rate, in pretraining "
             "and translation: Adam moves a number by at most the rate a step, which would leave them too small in so "
             "few steps.",
@@ -71,17 +73,53 @@ def quick(size: str = "quick", data: str | None = None) -> Plan:
     )
 
 
+def questions(size: str = "quick", data: str | None = None) -> Plan:
+    """Why the main job asks about one fact: on two facts, short training ranks encodings by how they guess."""
+    _only_quick(size)
+    one, two = builtin_tasks(("builtin:role-questions", "builtin:questions")).values()
+    steps = 250
+    longer = replace(two, data=replace(two.data, limit=2 * steps * two.protocol.batch))
+    tasks = {"builtin:role-questions": one, "builtin:questions": two, "builtin:questions, longer": longer}
+    names = ("One fact", f"Two facts, {steps} steps", f"Two facts, {2 * steps} steps")
+    measure = builtin_column("builtin:role-questions").measure
+    return Plan(
+        name="questions",
+        size=size,
+        title="Questions on one fact and on two",
+        rows=tuple(row for row in ROWS if row.name in ("learned", "t5", "diet-rel")),
+        columns=tuple(
+            Column(name=name, source="finetune", task=task, measure=measure, order=True)
+            for name, task in zip(names, tasks, strict=True)
+        ),
+        baseline="learned",
+        pretrain=builtin_pretraining(),
+        finetune=tasks,
+        paper="",
+        notes=(
+            "Two facts have one verb, and the question names whom they share. Who knows the roles, and not which fact "
+            "is meant, gets 50; who finds the facts alone gets 25.",
+        ),
+    )
+
+
+def _only_quick(size: str) -> None:
+    if size != "quick":
+        raise ValueError(f"size: expected quick, the only one of this plan, got {size!r}. The papers' plans have all.")
+
+
 def claims() -> tuple[Claim, ...]:
     """What the papers say, of each column in which order matters."""
     ordered = [column for column in COLUMNS if column.order or column.source == "pretrain"]
     found = [
         Claim(
-            says="without position, acceptability is a guess",
-            column="Acceptability",
+            says=f"without position, {column.name.lower()} is a guess",
+            column=column.name,
             better=("none",),
             margin=10.0,
             paper="by construction of the language",
         )
+        for column in ordered
+        if column.chance is not None
     ]
     for column in ordered:
         found += [

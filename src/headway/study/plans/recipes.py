@@ -44,8 +44,8 @@ def builtin_pretraining() -> PretrainConfig:
     return PretrainConfig(
         model=ModelChoice(preset="tiny", changes={**sizes, **still}),
         text=Text(corpus=("builtin:20000",), length=64, validation=0.05, evaluation_rows=512),
-        optimisation=Optimisation(steps=1000, batch=16, learning_rate=3e-3, warmup=0.1),
-        rhythm=Rhythm(log=50, evaluate=500, checkpoint=500, keep=1),
+        optimisation=Optimisation(steps=800, batch=16, learning_rate=3e-3, warmup=0.1),
+        rhythm=Rhythm(log=50, evaluate=400, checkpoint=400, keep=1),
     )
 
 
@@ -59,17 +59,15 @@ def small_pretraining(corpus: tuple[str, ...], *, kind: str, length: int) -> Pre
     )
 
 
-def builtin_finetuning(
-    task: str, *, rate: float, epochs: int, limit: int, seeds: tuple[int, ...] = (0, 1, 2)
-) -> FinetuneConfig:
-    """Some seeds of one rate on one of the built-in language's tasks."""
+def builtin_finetuning(task: str, *, rate: float, limit: int, epochs: int = 1, batch: int = 32) -> FinetuneConfig:
+    """Three seeds of one rate on one of the built-in language's tasks, whose answers have two words."""
     return FinetuneConfig(
         task=task,
         start=FIRST,
         data=Data(limit=limit),
-        grid=Grid(rates=(rate,), seeds=seeds),
-        protocol=Protocol(epochs=epochs, length=64),
-        spans=Spans(overlap=16, max_question=16, count=3),
+        grid=Grid(rates=(rate,), seeds=(0, 1, 2)),
+        protocol=Protocol(epochs=epochs, length=64, batch=batch),
+        spans=Spans(overlap=16, max_question=16, max_answer=4, count=3),
     )
 
 

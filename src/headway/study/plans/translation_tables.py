@@ -144,18 +144,18 @@ def shaw_parts(size: str, data: str | None) -> Plan:
     return _plan("shaw-parts", "Keys and values, Table 3", rows, config, size, claims, SHAW, baseline="keys and values")
 
 
-def builtin_translation(*, steps: int = 300) -> TranslateConfig:
+def builtin_translation(*, steps: int = 250) -> TranslateConfig:
     """The built-in language and its verb-final counterpart, half a minute on one core."""
     sizes = {"hidden_size": 64, "intermediate_size": 128, "hidden_dropout_prob": 0.0, "label_smoothing": 0.0}
     return TranslateConfig(
         model=ModelChoice(preset="tiny", changes=sizes),
         data=ParallelData(
-            source="builtin:20000:0:max_depth=1:nouns=12:verbs=6:max_words=12",
+            source="builtin:12000:0:max_depth=1:nouns=12:verbs=6:max_words=12",
             rules=Rules(max_tokens=64),
             translated=100,
         ),
         optimisation=Optimisation(steps=steps, tokens=1024, step_tokens=1000, warmup=60, learning_rate=4e-3),
-        rhythm=Rhythm(log=25, evaluate=steps, checkpoint=300, keep=1),
+        rhythm=Rhythm(log=25, evaluate=steps, checkpoint=steps, keep=1),
         save="last",
     )
 

@@ -35,7 +35,7 @@ COLUMNS = (
     ),
     Column(name="Avg", source="mean", task=",".join(NAMES[:-1]), measure="mean of the seven numbers"),
 )
-BUILTIN = ("builtin:questions", "builtin:roles")
+BUILTIN = ("builtin:role-questions", "builtin:roles")
 SETS = ("xnli", "xquad", "mlqa", "tydiqa", "squad")
 
 TABLE_3: tuple[Row, ...] = tuple(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Optimizer
 
 from headway.encodings import Encoding
@@ -17,9 +18,15 @@ def adamw(
     betas: tuple[float, float] = (0.9, 0.999),
     epsilon: float = 1e-6,
 ) -> AdamW:
-    """AdamW with BERT's constants; one fused kernel a step on a GPU. `set_rate` sets the learning rate of each step."""
-    fused = all(parameter.device.type == "cuda" for parameter in model.parameters())
-    return AdamW(groups(model, weight_decay, position_rate), lr=0.0, betas=betas, eps=epsilon, fused=fused)
+    """AdamW with BERT's constants, fused where it can be. `set_rate` sets the learning rate of each step."""
+    return AdamW(groups(model, weight_decay, position_rate), lr=0.0, betas=betas, eps=epsilon, fused=fusible(model))
+
+
+def fusible(model: nn.Module) -> bool:
+    """Whether one kernel can update many tensors: in memory of one kind, and whole."""
+    every = list(model.parameters())
+    kinds = {each.device.type for each in every}
+    return kinds == {"cuda"} or (kinds == {"cpu"} and not any(isinstance(each, DTensor) for each in every))
 
 
 def set_rate(optimizer: Optimizer, rate: float) -> None:

@@ -14,7 +14,7 @@ from headway.data.translation.cleaning import Rules
 from headway.data.translation.vocabulary import KINDS, VOCAB_SIZE
 from headway.models.translation import TRANSLATION_PRESETS, TranslationConfig, translation_preset
 from headway.storage import config_hash
-from headway.tasks.training.optimizer import groups
+from headway.tasks.training.optimizer import fusible, groups
 from headway.tasks.training.plan import Rhythm, Steps, at_least
 from headway.tasks.training.runs import flat
 from headway.tasks.training.schedule import inverse_square_root
@@ -145,8 +145,8 @@ class Optimisation(Steps):
         return inverse_square_root(step, warmup=self.warmup, peak=self.learning_rate)
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        fused = all(parameter.device.type == "cuda" for parameter in model.parameters())
-        return Adam(groups(model, 0.0, self.position_rate), lr=0.0, betas=self.betas, eps=self.epsilon, fused=fused)
+        every = groups(model, 0.0, self.position_rate)
+        return Adam(every, lr=0.0, betas=self.betas, eps=self.epsilon, fused=fusible(model))
 
     def lighter(self) -> str:
         return f"Compute it in smaller batches, with --tokens {self.tokens // 2}; that is a new run."
