@@ -159,8 +159,7 @@ def _otherwise(request: Request) -> dict[str, str]:
     bias = request.bias
     if bias is None and request.value_bias is None:
         return {"sdpa": "torch's fused kernel; there is no bias"}
-    whole = bias is None or bias.batch == 1  # a matrix for each sequence would not be small
-    if request.needs_grad and whole and request.q.shape[-2] * request.k.shape[-2] <= SHORT:
+    if request.needs_grad and request.q.shape[-2] * request.k.shape[-2] <= SHORT:
         return {"eager": "the sequences are short: the score matrix is no larger than q, k and v"}
     if request.value_bias is None and bias is not None and not request.bias_needs_grad and _at_hand(bias):
         return {"sdpa": "torch's fused kernel; the bias needs no gradient and its matrix costs little"}

@@ -82,6 +82,9 @@ class SegmentTable(Bias):
             check_ids(f"SegmentTable.{name}", getattr(self, name), self.num_segments, "segments of the table")
 
     def dense(self, q: Tensor | None = None, *, k_len: int | None = None, scale: float | None = None) -> Tensor:
+        if self.table.requires_grad and torch.is_grad_enabled():
+            with torch.autocast(self.table.device.type, enabled=False):
+                return self.as_low_rank().dense()  # the same numbers; its gradient costs less than that of a look-up
         i, j = self.q_segments.long()[:, :, None], self.k_segments.long()[:, None, :]
         return self.table[:, i, j].transpose(0, 1)  # (H, B, Lq, Lk) -> (B, H, Lq, Lk)
 

@@ -17,8 +17,8 @@ def finetune(
         typer.Argument(
             metavar="TASK...",
             help="cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, snli, xnli, pawsx, squad, tydiqa, or "
-            "builtin:acceptability, builtin:roles, builtin:entailment, builtin:similarity, builtin:questions; several "
-            "share --jobs.",
+            "builtin:acceptability, builtin:roles, builtin:entailment, builtin:similarity, builtin:questions, "
+            "builtin:role-questions; several share --jobs.",
         ),
     ],
     model: Annotated[str, typer.Option(help="Folder or Hub name of one of our encoders or any of transformers.")],
