@@ -245,3 +245,15 @@ class TestValueSum(ValueBiasContract):
         one = TestRelativeValues().by_hand(offsets, q, i, j, b, h)
         other = TestEdgeValues().by_hand(labels, q, i, j, b, h)
         return [x + y for x, y in zip(one, other, strict=True)]
+
+
+def test_a_learned_segment_table_gives_the_numbers_and_the_gradient_of_the_look_up():
+    """Its matrix is made by products where a gradient is wanted; the formula is the look-up."""
+    table = torch.randn(3, 4, 4, dtype=torch.float64, requires_grad=True)
+    q_ids, k_ids = torch.randint(4, (2, 5)), torch.randint(4, (2, 7))
+    upstream = torch.randn(2, 3, 5, 7, dtype=torch.float64)
+    made = SegmentTable(table, q_ids, k_ids).dense()
+    looked_up = torch.stack([table[:, i[:, None], j[None, :]] for i, j in zip(q_ids, k_ids, strict=True)])
+    assert torch.equal(made, looked_up)
+    ours, formula = (torch.autograd.grad(each, table, upstream)[0] for each in (made, looked_up))
+    torch.testing.assert_close(ours, formula)
