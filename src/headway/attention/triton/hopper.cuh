@@ -46,6 +46,15 @@ __device__ __forceinline__ void multiply_from_registers(float (&d)[32], const u3
         : ALL32(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
+// d (64 x 64) += a (64 x 64) b (64 x 64): a packed in registers as scores are held, b in shared memory.
+__device__ __forceinline__ void multiply_tile(float (&d)[32], const u32 (&a)[16], u64 b) {
+#pragma unroll
+    for (int step = 0; step < 4; step++) {
+        const u32 part[4] = {a[4 * step], a[4 * step + 1], a[4 * step + 2], a[4 * step + 3]};
+        multiply_from_registers(d, part, b + step * (2048 >> 4));
+    }
+}
+
 __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 __device__ __forceinline__ void products_sent() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
 __device__ __forceinline__ void products_done() { asm volatile("wgmma.wait_group.sync.aligned 0;\n" ::: "memory"); }

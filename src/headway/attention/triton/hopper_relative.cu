@@ -321,11 +321,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) forward(
 
             const u64 v_is = describe(at_v + stage * TILE_BYTES);
             products_begin();
-#pragma unroll
-            for (int step = 0; step < 4; step++) {
-                const u32 a[4] = {weights[4 * step], weights[4 * step + 1], weights[4 * step + 2], weights[4 * step + 3]};
-                multiply_from_registers(acc, a, v_is + step * (2048 >> 4));
-            }
+            multiply_tile(acc, weights, v_is);
             products_sent();
         }
 #ifdef VALUES
@@ -553,11 +549,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
             if (side == 0) differentiate(Flag<true>());
             else differentiate(Flag<false>());
             products_begin();
-#pragma unroll
-            for (int step = 0; step < 4; step++) {
-                const u32 a[4] = {packed[4 * step], packed[4 * step + 1], packed[4 * step + 2], packed[4 * step + 3]};
-                multiply_from_registers(dq_acc, a, k_is + step * (2048 >> 4));
-            }
+            multiply_tile(dq_acc, packed, k_is);
             products_sent();
         }
         products_done();
@@ -768,11 +760,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) key(
         if (side_of_tile(tile) == 0) weigh(Flag<true>());
         else weigh(Flag<false>());
         products_begin();
-#pragma unroll
-        for (int step = 0; step < 4; step++) {
-            const u32 a[4] = {weights[4 * step], weights[4 * step + 1], weights[4 * step + 2], weights[4 * step + 3]};
-            multiply_from_registers(dv_acc, a, grad_is + step * (2048 >> 4));
-        }
+        multiply_tile(dv_acc, weights, grad_is);
         products_sent();
 #pragma unroll
         for (int n = 0; n < 8; n++) {
@@ -784,11 +772,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) key(
             }
         }
         products_begin();
-#pragma unroll
-        for (int step = 0; step < 4; step++) {
-            const u32 a[4] = {packed[4 * step], packed[4 * step + 1], packed[4 * step + 2], packed[4 * step + 3]};
-            multiply_from_registers(dk_acc, a, q_is + step * (2048 >> 4));
-        }
+        multiply_tile(dk_acc, packed, q_is);
         products_sent();
     }
     products_done();

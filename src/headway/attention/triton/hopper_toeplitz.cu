@@ -125,11 +125,7 @@ extern "C" __global__ void __launch_bounds__(128, 4) forward(
             }
         }
         products_begin();
-#pragma unroll
-        for (int step = 0; step < 4; step++) {
-            const u32 a[4] = {weights[4 * step], weights[4 * step + 1], weights[4 * step + 2], weights[4 * step + 3]};
-            multiply_from_registers(acc, a, v_is + step * (2048 >> 4));
-        }
+        multiply_tile(acc, weights, v_is);
         products_sent();
     }
     products_done();
@@ -280,11 +276,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) query_and_toeplitz(
                 }
             }
             products_begin();
-#pragma unroll
-            for (int step = 0; step < 4; step++) {  // 16 keys: 2048 bytes
-                const u32 a[4] = {packed[4 * step], packed[4 * step + 1], packed[4 * step + 2], packed[4 * step + 3]};
-                multiply_from_registers(dq_acc, a, k_is + step * (2048 >> 4));
-            }
+            multiply_tile(dq_acc, packed, k_is);
             products_sent();
 
             // Row row8 of this warp's fragments, from column -8 on; then each thread adds up one diagonal of 64.
@@ -445,11 +437,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) key_and_value(
             }
         }
         products_begin();
-#pragma unroll
-        for (int step = 0; step < 4; step++) {
-            const u32 a[4] = {weights[4 * step], weights[4 * step + 1], weights[4 * step + 2], weights[4 * step + 3]};
-            multiply_from_registers(dv_acc, a, grad_is + step * (2048 >> 4));
-        }
+        multiply_tile(dv_acc, weights, grad_is);
         products_sent();
 #pragma unroll
         for (int n = 0; n < 8; n++) {
@@ -461,11 +449,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) key_and_value(
             }
         }
         products_begin();
-#pragma unroll
-        for (int step = 0; step < 4; step++) {
-            const u32 a[4] = {packed[4 * step], packed[4 * step + 1], packed[4 * step + 2], packed[4 * step + 3]};
-            multiply_from_registers(dk_acc, a, q_is + step * (2048 >> 4));
-        }
+        multiply_tile(dk_acc, packed, q_is);
         products_sent();
     }
     products_done();
