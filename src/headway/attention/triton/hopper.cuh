@@ -140,3 +140,45 @@ __device__ __forceinline__ bool rise(float (&highest)[2], float (&top)[2], float
     }
     return true;
 }
+
+// The output of a thread's two rows and the log2 of their denominators; a row that saw nothing is zero.
+__device__ __forceinline__ void keep_output(
+    u16* out, float* lse, const float (&acc)[32], const float (&top)[2], float (&total)[2], float unit,
+    long long b, int head, int heads, int row0, int q_len) {
+    const float none = -__int_as_float(0x7f800000);
+    const int pair = threadIdx.x & 3;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        total[r] += __shfl_xor_sync(0xffffffff, total[r], 1);
+        total[r] += __shfl_xor_sync(0xffffffff, total[r], 2);
+        const int row = row0 + 8 * r;
+        if (row >= q_len) continue;
+        const bool seen = total[r] > 0.0f;
+        const float share = seen ? unit / total[r] : 0.0f;
+        if (pair == 0) lse[(b * heads + head) * q_len + row] = seen ? top[r] + log2f(total[r]) : -none;
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            const int i = 4 * n + 2 * r;
+            *(u32*)(out + ((b * q_len + row) * heads + head) * TILE + 8 * n + 2 * pair) = pack(acc[i] * share, acc[i + 1] * share);
+        }
+    }
+}
+
+// The gradients of a thread's two keys and values.
+__device__ __forceinline__ void keep_gradients(
+    u16* dk, u16* dv, const float (&dk_acc)[32], const float (&dv_acc)[32], float unit, float v_unit,
+    long long b, int head, int heads, int row0, int k_len) {
+    const int pair = threadIdx.x & 3;
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int i = 4 * n + 2 * r, row = row0 + 8 * r;
+            if (row < k_len) {
+                const long long place = ((b * k_len + row) * heads + head) * TILE + 8 * n + 2 * pair;
+                *(u32*)(dk + place) = pack(dk_acc[i] * unit, dk_acc[i + 1] * unit);
+                *(u32*)(dv + place) = pack(dv_acc[i] * v_unit, dv_acc[i + 1] * v_unit);
+            }
+        }
+    }
+}

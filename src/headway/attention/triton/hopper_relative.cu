@@ -335,21 +335,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) forward(
 #endif
         products_done();
         pin(acc);
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            total[r] += __shfl_xor_sync(0xffffffff, total[r], 1);
-            total[r] += __shfl_xor_sync(0xffffffff, total[r], 2);
-            const int row = row0 + 8 * r;
-            if (row >= q_len) continue;
-            const bool seen = total[r] > 0.0f;
-            const float share = seen ? drop.unit / total[r] : 0.0f;
-            if (pair == 0) lse[(b * heads + head) * q_len + row] = seen ? top[r] + log2f(total[r]) : -none;
-#pragma unroll
-            for (int n = 0; n < 8; n++) {
-                const int i = 4 * n + 2 * r;
-                *(u32*)(out + ((b * q_len + row) * heads + head) * TILE + 8 * n + 2 * pair) = pack(acc[i] * share, acc[i + 1] * share);
-            }
-        }
+        keep_output(out, lse, acc, top, total, drop.unit, b, head, heads, row0, q_len);
     }
 }
 
@@ -779,17 +765,5 @@ extern "C" __global__ void __launch_bounds__(128, 2) key(
     pin(dk_acc);
     pin(dv_acc);
     asm volatile("cp.async.wait_group 0;\n" ::: "memory");
-    const float unit = (float)scale;
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const int i = 4 * n + 2 * r, row = row0 + 8 * r;
-            if (row < k_len) {
-                const long long place = ((b * k_len + row) * heads + head) * TILE + 8 * n + 2 * pair;
-                *(u32*)(dk + place) = pack(dk_acc[i] * unit, dk_acc[i + 1] * unit);
-                *(u32*)(dv + place) = pack(dv_acc[i] * drop.unit, dv_acc[i + 1] * drop.unit);
-            }
-        }
-    }
+    keep_gradients(dk, dv, dk_acc, dv_acc, (float)scale, drop.unit, b, head, heads, row0, k_len);
 }
