@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from headway.attention import blockwise, eager, flex, native, sdpa, triton
+from headway.attention import blockwise, eager, flex, matrix, native, sdpa, triton
 from headway.attention.request import Documents, Request, checked
 from headway.bias import Bias, Dense, Toeplitz, ValueBias
 
@@ -24,6 +24,7 @@ BACKENDS = {
     "triton": Backend(triton.why_not, triton.forward),
     "native": Backend(native.why_not, native.forward),
     "sdpa": Backend(sdpa.why_not, sdpa.forward),
+    "matrix": Backend(matrix.why_not, matrix.forward),
     "blockwise": Backend(blockwise.why_not, blockwise.forward),
     "flex": Backend(flex.why_not, flex.forward),
     "eager": Backend(eager.why_not, eager.forward),
@@ -67,7 +68,7 @@ def attention(
         documents: (B, L) ids of packed texts, which do not see one another; a pair (query ids, key ids) if Lq != Lk.
         scale: D ** -0.5 unless given.
         dropout: probability with which a weight is dropped, during training; pass 0 to evaluate.
-        backend: auto, triton, native, sdpa, blockwise, flex or eager. A backend asked for by name runs or raises.
+        backend: auto, triton, native, sdpa, matrix, blockwise, flex or eager. One asked for by name runs or raises.
 
     A query that may attend to nothing gives zeros, and zero gradients.
     """
@@ -160,7 +161,7 @@ def _otherwise(request: Request) -> dict[str, str]:
     if bias is None and request.value_bias is None:
         return {"sdpa": "torch's fused kernel; there is no bias"}
     if request.needs_grad and request.q.shape[-2] * request.k.shape[-2] <= SHORT:
-        return {"eager": "the sequences are short: the score matrix is no larger than q, k and v"}
+        return {"matrix": "the sequences are short: the score matrix is no larger than q, k and v"}
     if request.value_bias is None and bias is not None and not request.bias_needs_grad and _at_hand(bias):
         return {"sdpa": "torch's fused kernel; the bias needs no gradient and its matrix costs little"}
     return {"blockwise": "linear memory; tiles of the bias and sums of its gradient are made block by block"}

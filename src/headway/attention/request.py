@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from headway.attention.masking import Masking
 from headway.bias import Bias, Dense, Structured, ValueBias
@@ -45,6 +46,15 @@ class Request:
     @property
     def bias_needs_grad(self) -> bool:
         return torch.is_grad_enabled() and self.bias is not None and self.bias.requires_grad
+
+    @property
+    def has_tangent(self) -> bool:
+        """Whether forward-mode differentiation is on its way through, which many operators would lose in silence."""
+        if torch.compiler.is_compiling():
+            return False
+        structured = [part for part in (self.bias, self.value_bias) if part is not None]
+        given = [self.q, self.k, self.v, *(tensor for part in structured for tensor in part.tensors.values())]
+        return any(unpack_dual(t).tangent is not None for t in given)  # type: ignore[no-untyped-call]
 
     def expanded(self) -> tuple[Tensor, Tensor]:
         """k and v with a copy for every query head."""

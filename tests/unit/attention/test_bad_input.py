@@ -200,7 +200,7 @@ WRONG_VALUE = {
     "scale inf": (lambda: {"scale": float("inf")}, r"scale: expected a finite number, got inf"),
     "backend": (
         lambda: {"backend": "flash"},
-        r"backend: expected one of auto, triton, native, sdpa, blockwise, flex, eager.*, got 'flash'",
+        r"backend: expected one of auto, triton, native, sdpa, matrix, blockwise, flex, eager.*, got 'flash'",
     ),
 }
 
@@ -290,6 +290,6 @@ def test_non_tensors_are_named_under_autocast_too():
 
 
 def test_values_are_wrong_whatever_the_backend():
-    for backend in ("eager", "sdpa", "blockwise", "native"):
+    for backend in ("eager", "sdpa", "matrix", "blockwise", "native"):
         with pytest.raises(ValueError, match="expected finite values"):
             hw.attention(**inputs(bias=hw.Toeplitz(spoiled(torch.nan, 1, H, 7))), backend=backend)

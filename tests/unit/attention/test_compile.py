@@ -100,6 +100,15 @@ def test_auto_chooses_the_same_when_compiled(monkeypatch):
     assert_close(compiled(layer("auto"))(*given), layer("eager")(*given))
 
 
+def test_short_sequences_compile_the_formula():
+    """What runs uncompiled would be opaque to the compiler, so it takes the oracle, which it can fuse."""
+    given = arguments()
+    assert hw.explain(*given[:3], hw.Toeplitz(given[3])).backend == "matrix"
+    assert_close(compiled(layer("auto"))(*given), layer("matrix")(*given))
+    with pytest.raises(Exception, match=r"torch\.compile does to the formula"):
+        compiled(layer("matrix"))(*given)
+
+
 @pytest.mark.parametrize("backend", ["eager", "blockwise"])
 def test_dropout_compiles(backend):
     fast = compiled(layer(backend, dropout=0.5))

@@ -10,7 +10,7 @@ from headway.attention.masking import Masking
 from headway.attention.request import Request
 
 B, H, L, D = 1, 2, 200, 4  # longer than call.SHORT
-NAMES = ["native", "sdpa", "blockwise", "flex", "eager"]
+NAMES = ["native", "sdpa", "matrix", "blockwise", "flex", "eager"]
 
 
 @pytest.fixture(autouse=True)
@@ -142,24 +142,52 @@ def test_without_gradients_a_learned_bias_is_a_fixed_one():
     assert hw.explain(*qkv(), bias).backend == "blockwise"
 
 
-def test_short_sequences_with_a_bias_learn_eagerly():
+def test_short_sequences_with_a_bias_learn_by_the_whole_matrix():
     for options in (
         {"bias": toeplitz(5)},
         {"bias": hw.RelativeKeys(learned(1, 3, D))},
         {"value_bias": hw.RelativeValues(learned(1, 3, D))},
     ):
         told = hw.explain(*qkv(5), **options)
-        assert told.backend == "eager"
+        assert told.backend == "matrix"
         assert told.reason.startswith("the sequences are short")
-        assert "eager is preferred" in told.others["blockwise"]
+        assert "matrix is preferred" in told.others["blockwise"]
         with torch.no_grad():
-            assert hw.explain(*qkv(5), **options).backend != "eager"
+            assert hw.explain(*qkv(5), **options).backend != "matrix"
     assert hw.explain(*qkv(5)).backend == "sdpa"
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # of torch itself
+def test_other_derivatives_than_the_backward_pass_take_another_path():
+    q, k, v = qkv(5)
+    values = torch.randn(1, H, 9)
+
+    def total(values):
+        assert hw.explain(q, k, v, hw.Toeplitz(values)).backend != "matrix"
+        return hw.attention(q, k, v, hw.Toeplitz(values)).sum()
+
+    leaf = values.clone().requires_grad_()
+    assert hw.explain(q, k, v, hw.Toeplitz(leaf)).backend == "matrix"
+    (want,) = torch.autograd.grad(hw.attention(q, k, v, hw.Toeplitz(leaf)).sum(), leaf)
+    torch.testing.assert_close(torch.func.grad(total)(values), want)
+    torch.testing.assert_close(torch.func.jvp(total, (values,), (values,))[1], (want * values).sum())
+
+
+def test_the_gradient_of_a_gradient_says_who_has_it():
+    leaf = torch.randn(1, H, 9, requires_grad=True)
+    for backend in ("matrix", "eager"):
+        output = hw.attention(*qkv(5), hw.Toeplitz(leaf), backend=backend)
+        (first,) = torch.autograd.grad(output.square().sum(), leaf, create_graph=True)
+        if backend == "eager":
+            assert torch.autograd.grad(first.sum(), leaf)[0].abs().sum() > 0
+        else:
+            with pytest.raises(RuntimeError, match="once_differentiable"):
+                first.sum().backward()
 
 
 def test_short_is_a_matter_of_both_lengths(monkeypatch):
     monkeypatch.setattr(call_module, "SHORT", 5 * 5)
-    assert hw.explain(*qkv(5), toeplitz(5)).backend == "eager"
+    assert hw.explain(*qkv(5), toeplitz(5)).backend == "matrix"
     monkeypatch.setattr(call_module, "SHORT", 5 * 5 - 1)
     assert hw.explain(*qkv(5), toeplitz(5)).backend == "blockwise"
 
@@ -171,7 +199,7 @@ def test_why_not_is_told_for_each():
     assert told.others["eager"].startswith("it would run, but blockwise is preferred (linear memory")
 
 
-@pytest.mark.parametrize("backend", ["sdpa", "blockwise", "eager"])
+@pytest.mark.parametrize("backend", ["sdpa", "matrix", "blockwise", "eager"])
 def test_a_named_backend_runs(monkeypatch, backend):
     ran = []
     entry = BACKENDS[backend]
@@ -231,7 +259,7 @@ def test_flex_would_run_without_gradients():
         assert hw.explain(*qkv(5), toeplitz(5), backend="flex").backend == "flex"
 
 
-def test_blockwise_is_for_the_cpu():
+def test_blockwise_and_matrix_are_for_the_cpu():
     q, k, v = qkv(5, device="meta")
     elsewhere = Request(
         q=q,
@@ -244,6 +272,7 @@ def test_blockwise_is_for_the_cpu():
         dropout=0.0,
     )
     assert BACKENDS["blockwise"].why_not(elsewhere) == "its loops pay on the CPU only, and q is on meta"
+    assert "count on the CPU only, and q is on meta" in BACKENDS["matrix"].why_not(elsewhere)
 
 
 class Slope(hw.Bias):
@@ -274,13 +303,13 @@ def test_a_kind_of_ones_own_runs_where_it_can():
         assert "no form for Slope, only for Toeplitz" in hw.explain(*qkv(), bias).others["flex"]
     inputs = qkv(5)
     expected = hw.attention(*inputs, bias.bind(5, 5).dense())
-    for backend in ("auto", "eager", "sdpa"):
+    for backend in ("auto", "eager", "sdpa", "matrix"):
         torch.testing.assert_close(hw.attention(*inputs, bias, backend=backend), expected)
 
 
 def test_every_name_is_listed_when_one_is_unknown():
     with pytest.raises(
-        ValueError, match=r"expected one of auto, triton, native, sdpa, blockwise, flex, eager.*got 'fast'"
+        ValueError, match=r"expected one of auto, triton, native, sdpa, matrix, blockwise, flex, eager.*got 'fast'"
     ):
         hw.attention(*qkv(5), backend="fast")
     assert set(NAMES) <= set(BACKENDS)

@@ -11,7 +11,7 @@ import headway as hw
 from headway.attention.blockwise import op
 
 B, H, LQ, LK, D, P = 3, 2, 9, 11, 4, 0.3
-BACKENDS = ["eager", "blockwise", "sdpa"]
+BACKENDS = ["eager", "matrix", "blockwise", "sdpa"]
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,6 @@ from typing import cast
 
 import torch
 from torch import Tensor
-from torch.autograd.forward_ad import unpack_dual
 
 from headway.attention.request import Request
 from headway.bias import Toeplitz
@@ -36,17 +35,9 @@ def why_not(request: Request) -> str | None:
         return f"it has no kernel for {type(request.bias).__name__}, only for Toeplitz"
     if masking.mask is not None or masking.q_documents is not None:
         return f"its kernel takes causal order and lengths, no {'mask' if masking.mask is not None else 'documents'}"
-    if _has_tangent(request):
+    if request.has_tangent:
         return "it has no derivatives, and one is carried forward"
     return _missing()
-
-
-def _has_tangent(request: Request) -> bool:
-    """Whether forward-mode differentiation is on its way through, which the operator would lose in silence."""
-    if torch.compiler.is_compiling():
-        return False
-    given = [request.q, request.k, request.v, *(() if request.bias is None else request.bias.tensors.values())]
-    return any(unpack_dual(t).tangent is not None for t in given)  # type: ignore[no-untyped-call]
 
 
 def _missing() -> str | None:

@@ -71,6 +71,8 @@ def _cells(found: Mapping[str, Any], row: Mapping[str, Any], first: Pretrained) 
                 yield from by_length({column["value"]: value}, run, run.source)
             elif source == "pretrain" and column["value"] == "evaluation_loss":
                 yield run.sample("loss", value)
+            elif source == "finetune" and column["value"].startswith("transfer/"):
+                yield run.sample("xtreme", value, block=column["name"], segments=row["segments"])
             elif source == "finetune" and column["task"] not in SINGLE:
                 yield run.sample("glue", value, block=column["name"], segments=row["segments"])
             elif source == "finetune":

@@ -8,7 +8,7 @@ from typing import Any
 from headway.study.plan import Claim, Column, Plan, Row
 from headway.study.plans import recipes
 from headway.study.plans.glue_tables import builtin_column, builtin_tasks
-from headway.study.plans.rows import FASTER, linformer
+from headway.study.plans.rows import FASTER, FASTER_NOTE, linformer
 from headway.tasks.finetune import Data, FinetuneConfig, Grid
 from headway.tasks.finetune.recipes import full
 from headway.tasks.pretrain import Optimisation, PretrainConfig, Rhythm
@@ -100,8 +100,7 @@ def encodings(size: str = "gpu", data: str | None = None) -> Plan:
         notes=(
             f"Models have {length} positions and are trained on texts of that length. Longer texts are read by "
             "encodings that are defined there.",
-            f"Numbers that are added to scores (DIET, REL- and ABS-SCALAR, T5, TISA) are trained at {FASTER:.0f} times "
-            "the rate: Adam moves each by at most the rate a step, and in so few steps they would stay too small.",
+            FASTER_NOTE,
         ),
     )
 

@@ -10,14 +10,15 @@ from headway.study.plans import recipes
 from headway.study.plans.rows import (
     DEVLIN,
     DIET,
+    FASTER_NOTE,
     KE,
     RAFFEL,
     SHAW_ROW,
     diet_abs,
     diet_rel,
     linformer,
+    of_size,
     published,
-    smaller,
 )
 from headway.tasks.finetune import Data, FinetuneConfig
 
@@ -141,7 +142,7 @@ def glue_plan(
         name=name,
         size=size,
         title=title,
-        rows=rows if size == "paper" else smaller(rows, 8 if size == "quick" else 2),
+        rows=of_size(rows, size),
         columns=glue_columns(size),
         baseline=rows[0].name,
         finetune=glue_tasks(size, data),
@@ -160,7 +161,8 @@ NOTES: Mapping[str, tuple[str, ...]] = {
         "Ranks are divided by 8.",
     ),
     "gpu": (
-        "BERT-small on the given corpus, ranks divided by 2, at most 20,000 examples a task: compare rows, not papers.",
+        "BERT-small on the given corpus, at most 20,000 examples a task: compare rows, not papers.",
+        FASTER_NOTE,
     ),
     "paper": (),
 }

@@ -32,7 +32,9 @@ def multilingual_pretraining(size: str, data: str | None) -> PretrainConfig:
     if size == "quick":
         return builtin_pretraining()
     if size == "gpu":
-        return small_pretraining(corpora(folder(data)), kind="unigram", length=256)
+        config = small_pretraining(corpora(folder(data)), kind="unigram", length=256)
+        steps = Optimisation(steps=1600, batch=256, learning_rate=5e-4, warmup=0.1)  # 104,857,600 places of tokens
+        return replace(config, optimisation=steps, rhythm=Rhythm(log=50, evaluate=400, checkpoint=1600, keep=1))
     config = paper_multilingual()
     return replace(config, text=replace(config.text, corpus=corpora(folder(data))))
 

@@ -12,7 +12,12 @@ DIET = "Chen et al. (2021b), “A Simple and Effective Positional Encoding for T
 SHAW = "Shaw et al. (2018), “Self-Attention with Relative Position Representations”"
 TISA = "Wennberg and Henter (2021), “The Case for Translation-Invariant Self-Attention”"
 
+ADDED = ("t5", "diet-abs", "diet-rel")  # of the papers' rows, those with numbers that are added to scores
 FASTER = 10.0  # times the rate, in short runs, for numbers that are added to scores; see Optimisation.position_rate
+FASTER_NOTE = (
+    f"Numbers that are added to scores are trained at {FASTER:.0f} times the rate: Adam moves each by at most the rate "
+    "a step, and in so few steps they would stay too small."
+)
 
 # Sec. 4.4 says which rows share: Shaw et al. and Ke et al. over heads, Raffel et al. over layers. The distance at which
 # Shaw et al. is clipped is not said; 16 is that paper's own.
@@ -44,11 +49,22 @@ def published(row: Row, columns: tuple[str, ...], figures: tuple[float, ...]) ->
     return replace(row, published=dict(zip(columns, figures, strict=True)))
 
 
-def smaller(rows: tuple[Row, ...], divisor: int = 1) -> tuple[Row, ...]:
-    """The same rows for other columns and a smaller model: no figures, ranks and projected lengths divided."""
-    sizes = ("rank", "projected_length")
+def of_size(rows: tuple[Row, ...], size: str, *, shorter: int = 1) -> tuple[Row, ...]:
+    """A paper's rows; at other sizes without its figures, ours being of other models.
 
-    def divided(values: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: max(1, value // divisor) if name in sizes else value for name, value in values.items()}
+    Args:
+        shorter: how many times as long the paper's texts are as those of size gpu: keys are projected to as many fewer.
+    """
+    if size == "paper":
+        return rows
+    if size == "quick":
+        return tuple(replace(_divided(row, rank=8, projected_length=8), published={}) for row in rows)
+    rows = tuple(replace(_divided(row, rank=1, projected_length=shorter), published={}) for row in rows)
+    return tuple(replace(row, position_rate=FASTER) if row.encoding in ADDED else row for row in rows)
 
-    return tuple(replace(row, published={}, options=divided(row.options), changes=divided(row.changes)) for row in rows)
+
+def _divided(row: Row, **divisors: int) -> Row:
+    def smaller(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: max(1, value // divisors[name]) if name in divisors else value for name, value in values.items()}
+
+    return replace(row, options=smaller(row.options), changes=smaller(row.changes))
