@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch.autograd.forward_ad import unpack_dual
+from torch.autograd import forward_ad
 
 from headway.attention.masking import Masking
 from headway.bias import Bias, Dense, Structured, ValueBias
@@ -50,11 +50,11 @@ class Request:
     @property
     def has_tangent(self) -> bool:
         """Whether forward-mode differentiation is on its way through, which many operators would lose in silence."""
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or forward_ad._current_level < 0:
             return False
         structured = [part for part in (self.bias, self.value_bias) if part is not None]
         given = [self.q, self.k, self.v, *(tensor for part in structured for tensor in part.tensors.values())]
-        return any(unpack_dual(t).tangent is not None for t in given)  # type: ignore[no-untyped-call]
+        return any(forward_ad.unpack_dual(t).tangent is not None for t in given)  # type: ignore[no-untyped-call]
 
     def expanded(self) -> tuple[Tensor, Tensor]:
         """k and v with a copy for every query head."""

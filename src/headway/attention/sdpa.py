@@ -29,6 +29,8 @@ def why_not(request: Request) -> str | None:
     """Reason this backend cannot run the call, or None."""
     if request.value_bias is not None:
         return "torch's attention does not give the weights that a value bias needs"
+    if request.has_tangent:
+        return "torch's kernels carry no derivative forward"
     return None
 
 
