@@ -429,6 +429,29 @@ def test_compiled_whole_with_changing_lengths():
 
 
 @cuda_only
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own code
+@pytest.mark.parametrize("parts", ["keys and values", "keys", "low rank", "none"])
+def test_trains_compiled_whole_at_width_64(parts):
+    """Kernels are chosen while the compiler looks on, which must not break its graph."""
+    q, k, v = (torch.randn(2, 2, 80, 64, device=DEVICE, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    table = torch.randn(1, 9, 64, device=DEVICE, requires_grad=True)
+    lengths = torch.tensor([80, 33], device=DEVICE)
+
+    def run(q, k, v, table):
+        bias = {"low rank": lambda: hw.LowRank(q[:1], k[:1]), "none": lambda: None}.get(
+            parts, lambda: hw.RelativeKeys(table)
+        )()
+        value_bias = hw.RelativeValues(table) if parts == "keys and values" else None
+        return hw.attention(q, k, v, bias, value_bias, lengths=lengths)
+
+    wanted = [q, k, v, *([table] if "keys" in parts else [])]
+    expected = torch.autograd.grad(run(q, k, v, table).square().sum(), wanted)
+    found = torch.autograd.grad(torch.compile(run, fullgraph=True)(q, k, v, table).square().sum(), wanted)
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=2e-2 * float(theirs.abs().max()))
+
+
+@cuda_only
 def test_captured_in_a_graph():
     q = torch.randn(1, 2, 128, 64, device=DEVICE, dtype=torch.bfloat16)
     bias = hw.Toeplitz(torch.randn(1, 2, 255, device=DEVICE))

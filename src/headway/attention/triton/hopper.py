@@ -42,8 +42,15 @@ def takes(q: Tensor, k: Tensor, v: Tensor) -> bool:
     return shaped and aligned and q.device.type == "cuda" and _here(q.device.index)
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _here(
+    device: int,
+) -> bool:  # torch.compile takes the answer, or it would trace the search for NVRTC and break there
+    return _capable(device)
+
+
 @functools.cache
-def _here(device: int) -> bool:
+def _capable(device: int) -> bool:
     return torch.cuda.get_device_capability(device) == (9, 0) and cuda.available()
 
 

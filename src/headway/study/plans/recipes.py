@@ -33,8 +33,8 @@ def multilingual_pretraining(size: str, data: str | None) -> PretrainConfig:
         return builtin_pretraining()
     if size == "gpu":
         config = small_pretraining(corpora(folder(data)), kind="unigram", length=256)
-        steps = Optimisation(steps=1600, batch=256, learning_rate=5e-4, warmup=0.1)  # 104,857,600 places of tokens
-        return replace(config, optimisation=steps, rhythm=Rhythm(log=50, evaluate=400, checkpoint=1600, keep=1))
+        steps = Optimisation(steps=1200, batch=256, learning_rate=5e-4, warmup=0.1)  # 78,643,200 places of tokens
+        return replace(config, optimisation=steps, rhythm=Rhythm(log=50, evaluate=400, checkpoint=1200, keep=1))
     config = paper_multilingual()
     return replace(config, text=replace(config.text, corpus=corpora(folder(data))))
 
@@ -113,6 +113,11 @@ def corpora(data: str, *, english: bool = False) -> tuple[str, ...]:
             f"Names begin with the language."
         )
     return named
+
+
+def languages(data: str) -> tuple[str, ...]:
+    """Of the files of DATA/corpus."""
+    return tuple(dict.fromkeys(named.partition("=")[0] for named in corpora(data)))
 
 
 def source(data: str | None, part: str) -> str:
