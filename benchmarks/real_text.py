@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
@@ -74,6 +74,7 @@ def shaw_ablations() -> str:
     tables = (
         ("shaw-clip", "clipping distance, Table 2", {f"k = {clip}": figure for clip, figure in CLIPS.items()}),
         ("shaw-parts", "parts, Table 3", {names.get(part, "neither"): figure for part, figure in PARTS.items()}),
+        ("shaw-translation", "beside sinusoids, Sec. 4.2", {}),
     )
     lines = []
     for study, title, published in tables:
@@ -84,13 +85,72 @@ def shaw_ablations() -> str:
         for row in found["rows"]:
             cell = found["cells"][0][row["name"]]
             values = " | ".join(f"{cell['values'][str(seed)]:.1f}" for seed in seeds)
-            figure = published[row["name"]]
+            figure = published.get(row["name"], "–")
             lines.append(f"| {row['name']} | {cell['summary']['median']:.1f} | {values} | {figure} |")
     lines += [
         "",
         "BLEU of dev; published: newstest 2013, WMT 2014 English to German, models of 512. From results/studies.",
     ]
     return "\n".join(lines[1:])
+
+
+def cross_lingual() -> str:
+    """Zero-shot scores by encoding, of both plans of XTREME: medians over seeds, and the average's range."""
+    lines, tokens = [], 0
+    for study in ("xtreme", "xtreme-ablation"):
+        found = json.loads((STUDIES / study / "results.json").read_text())
+        columns = [column["name"] for column in found["columns"]]
+        if not lines:
+            lines = ["| | position | " + " | ".join(columns) + " |", "|---" * (len(columns) + 2) + "|"]
+        tokens = found["pretraining"][0]["tokens"]
+        for row in found["rows"]:
+            cells = [cells[row["name"]] for cells in found["cells"]]
+            line = f"| {row['name']} | {row['place']} | "
+            if not cells[-1]["summary"] or any(each.startswith(line) for each in lines):
+                continue
+            shown = [f"{cell['summary']['median']:.1f}" for cell in cells]
+            seeds = cells[-1]["values"].values()
+            lines.append(line + " | ".join(shown) + f" ({min(seeds):.1f} to {max(seeds):.1f}) |")
+    lines += [
+        "",
+        f"{tokens / 1e6:.0f}M tokens each, one seed of pretraining, 3 of fine-tuning; from results/studies/xtreme and "
+        f"results/studies/xtreme-ablation.",
+    ]
+    return "\n".join(lines)
+
+
+def papers_grid() -> str:
+    """The papers' grid on one encoder: the median over seeds at each rate, beside what simple classifiers reach."""
+    found = json.loads((ROOT / "results" / "finetuning" / "grid_bert_small.json").read_text())
+    rates = sorted({run["rate"] for runs in found["runs"].values() for run in runs})
+    heads = (*(f"rate {rate:.0e}".replace("e-0", "e-") for rate in rates), "most frequent label", "bag of words")
+    lines = ["| | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
+    count = 0
+    for task, runs in found["runs"].items():
+        cells = []
+        for rate in rates:
+            scores = [100 * run["score"] for run in runs if run["rate"] == rate]
+            cells.append(f"{median(scores):.1f} ({min(scores):.1f} to {max(scores):.1f})")
+            count += len(scores)
+        simple = (found["baselines"][task][name].values() for name in ("most frequent", "bag of words"))
+        lines.append(f"| {task} | " + " | ".join([*cells, *(f"{100 * fmean(values):.1f}" for values in simple)]) + " |")
+    lines += [
+        "",
+        f"{count} runs in {found['seconds']} seconds ({found['note']}); {found['machine']}; {found['model']}.",
+    ]
+    return "\n".join(lines)
+
+
+def table_by_steps() -> str:
+    """R² of the learned table's products, of runs that differ in nothing but their steps."""
+    lines = ["| steps | loss | R² of E_P E_Pᵀ | without [CLS] |", "|---|---|---|---|"]
+    folders = (ROOT / "results" / "pretraining_wiki").glob("learned-*-steps")
+    for folder in sorted(folders, key=lambda folder: int(folder.name.split("-")[1])):
+        result = json.loads((folder / "result.json").read_text())
+        table = json.loads((ROOT / "results" / "analysis" / folder.name / "measures.json").read_text())["table"]
+        numbers = (f"{result['evaluation_loss']:.3f}", f"{table['r2']:.3f}", f"{table['r2_without_first']:.3f}")
+        lines.append(f"| {int(folder.name.split('-')[1]):,} | " + " | ".join(numbers) + " |")
+    return "\n".join([*lines, "", "From results/pretraining_wiki and results/analysis."])
 
 
 PRETRAINED = {

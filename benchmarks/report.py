@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.real_text import (
+    cross_lingual,
     draw,
     encodings_on_text,
     main_encodings,
+    papers_grid,
     pretrained_positions,
     shaw_ablations,
+    table_by_steps,
     translation_multi30k,
 )
 
@@ -168,7 +171,10 @@ def _cell(value: float | None) -> str:
 def pretraining_wiki() -> str:
     """Evaluation loss of each encoding while it trains."""
     curves, facts = {}, {}
-    for folder in sorted((ROOT / "results" / "pretraining_wiki").iterdir()):
+    folders = (ROOT / "results" / "pretraining_wiki").iterdir()
+    for folder in sorted(
+        each for each in folders if not each.name.endswith("-steps")
+    ):  # those have a table of their own
         lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
         curves[folder.name] = {line["step"]: line["evaluation_loss"] for line in lines if "evaluation_loss" in line}
         facts[folder.name] = json.loads((folder / "result.json").read_text())
@@ -215,6 +221,9 @@ TABLES = {
     "translation_multi30k": translation_multi30k,
     "shaw_ablations": shaw_ablations,
     "pretrained_positions": pretrained_positions,
+    "table_by_steps": table_by_steps,
+    "cross_lingual": cross_lingual,
+    "papers_grid": papers_grid,
     "claims": claims,
 }
 PAGES = ("README.md", "docs/gpu.md", "docs/results.md", "docs/claims.md")

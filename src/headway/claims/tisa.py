@@ -105,7 +105,8 @@ CLAIMS = (
                 margin=0.05,
             ),
         ),
-        note="Of pretraining runs that differ in their number of steps alone.",
+        note="Of pretraining runs that differ in their number of steps alone. A table of random numbers, n positions "
+        "of width D, has 1 / (1 + n / D): a short run may stand near that, above what it will learn.",
     ),
     Claim(
         key="toeplitz-scores",

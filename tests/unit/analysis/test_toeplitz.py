@@ -81,6 +81,13 @@ def test_random_matrices_have_the_r2_that_theory_says():
     assert_allclose(r2.mean(), 2 / (n + 1), rtol=0.02)
 
 
+def test_products_of_a_random_table_are_nearly_toeplitz():
+    """They are near a multiple of the identity; an untrained table begins there, and docs/results.md says so."""
+    positions, width = 128, 512
+    table = np.random.default_rng(0).normal(size=(positions, width))
+    assert abs(toeplitz_r2(table @ table.T) - 1 / (1 + positions / width)) < 0.01
+
+
 def test_the_fit_is_the_best_there_is():
     matrix = random(9, 9)
     best = ((matrix - toeplitz_fit(matrix)) ** 2).sum()

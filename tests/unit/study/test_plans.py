@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -14,6 +16,7 @@ from headway.study.plan import Column, Plan, Row
 from headway.study.plans import PLANS, find_plan
 from headway.study.plans.cost_tables import TABLE_6
 from headway.study.plans.glue_tables import TABLE_2, TABLE_8, TABLE_9
+from headway.study.plans.rows import FASTER, of_size
 from headway.study.plans.xtreme_tables import QUESTIONS, TABLE_3, TABLE_5
 from headway.study.runner import Runner
 
@@ -56,7 +59,7 @@ def test_the_folder_of_data_reaches_the_jobs(name, data):
 
 
 def test_a_plan_says_what_its_folder_must_have(data, tmp_path):
-    with pytest.raises(ValueError, match=r"folder with corpus/, glue/, xtreme/xnli/, .*xtreme/squad/, got none"):
+    with pytest.raises(ValueError, match=r"folder with corpus/, glue/, xtreme/xnli/, xtreme/squad/, .*xtreme/tydiqa/, got none"):
         find_plan("xtreme", "gpu")
     with pytest.raises(ValueError, match=r"data: expected a folder with translation/, got none\. Pass --data"):
         find_plan("translation", "gpu")
@@ -258,3 +261,36 @@ def test_names_and_folders_are_checked(tmp_path):
     (tmp_path / "glue").mkdir()
     with pytest.raises(FileNotFoundError, match=r"expected text in .*corpus"):
         find_plan("glue", "gpu", str(tmp_path))
+
+
+def test_xtreme_on_one_gpu_asks_in_the_languages_of_pretraining(data, tmp_path):
+    plan = find_plan("xtreme", "gpu", data)
+    assert {config.data.languages for config in plan.finetune.values()} == {("de", "en")}
+    assert [column.name for column in plan.columns] == list(TABLE_3[0].published)
+    assert "mlqa@dev=" in plan.finetune["squad"].data.transfer[1]  # there is no folder with its test
+    (Path(data) / "xtreme" / "mlqa" / "test").mkdir()
+    assert "mlqa=" in find_plan("xtreme", "gpu", data).finetune["squad"].data.transfer[1]
+    assert all(config.data.languages == () for config in find_plan("xtreme", "paper", data).finetune.values())
+
+
+def test_xtreme_on_one_gpu_does_without_tydiqa(data, tmp_path):
+    fewer = tmp_path / "data"
+    shutil.copytree(data, fewer, ignore=shutil.ignore_patterns("tydiqa"))
+    plan = find_plan("xtreme", "gpu", str(fewer))
+    assert not any("TyDiQA" in column.name for column in plan.columns)
+    assert not any("tydiqa" in source for source in plan.finetune["squad"].data.transfer)
+    assert plan.columns[-1].task == "XNLI,XQuAD F1,XQuAD EM,MLQA F1,MLQA EM"
+    with pytest.raises(FileNotFoundError, match="tydiqa"):
+        find_plan("xtreme", "paper", str(fewer))
+
+
+def test_rows_of_each_size():
+    """Ranks are the paper's on one GPU, whose heads are as wide; numbers added to scores learn faster there."""
+    wide = next(row for row in TABLE_5 if row.options.get("rank") == 128)
+    assert of_size((wide,), "paper") == (wide,)
+    quick, gpu = (of_size((wide,), size)[0] for size in ("quick", "gpu"))
+    assert (quick.options["rank"], gpu.options["rank"]) == (16, 128)
+    assert (quick.position_rate, gpu.position_rate) == (1.0, FASTER)
+    assert not quick.published and not gpu.published
+    projected = next(row for row in TABLE_3 if row.changes)
+    assert of_size((projected,), "gpu", shorter=2)[0].changes["projected_length"] == 128

@@ -87,7 +87,7 @@ def _is_relative(request: Request, q: Tensor, k: Tensor, v: Tensor) -> bool:
     others = 0 if request.bias is None else len(request.bias.terms) - len(keys)
     masking = request.masking
     return (
-        bool(keys or values)
+        len(keys) + len(values) > 0
         and not others
         and masking.mask is None
         and masking.q_documents is None
