@@ -46,8 +46,8 @@ def builtin_pretraining() -> PretrainConfig:
     return PretrainConfig(
         model=ModelChoice(preset="tiny", changes={**sizes, **still}),
         text=Text(corpus=("builtin:20000",), length=64, validation=0.05, evaluation_rows=512),
-        optimisation=Optimisation(steps=700, batch=16, learning_rate=3e-3, warmup=0.1),
-        rhythm=Rhythm(log=50, evaluate=350, checkpoint=350, keep=1),
+        optimisation=Optimisation(steps=800, batch=16, learning_rate=3e-3, warmup=0.1),
+        rhythm=Rhythm(log=50, evaluate=400, checkpoint=400, keep=1),
     )
 
 
