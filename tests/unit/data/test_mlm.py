@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from headway.data import EvaluationBatches, MlmBatches, Shards, build_shards, open_corpus, train_tokenizer
+from headway.data.mlm import order as order_module
 from headway.data.mlm.masking import Masking
 from headway.data.mlm.order import RowOrder
 
@@ -229,3 +230,17 @@ def test_bad_arguments(shards):
         MlmBatches(shards, 4, smoothing=-1)
     with pytest.raises(ValueError, match="number: expected an integer from 0 to"):
         EvaluationBatches(shards, 4).batch(10**6)
+
+
+def test_rows_in_blocks_are_those_worked_out_one_by_one(monkeypatch):
+    """Steps ask for few places at a time; what is kept between them must not show."""
+    monkeypatch.setattr(order_module, "BLOCK", 8)
+    ranges = {"en": [(0, 13), (20, 31)], "de": [(13, 20)]}
+    order = RowOrder(ranges, seed=3, smoothing=0.5)
+    places = np.arange(200)
+    want = order[places]  # more than two blocks, so worked out at once
+    assert np.array_equal(np.concatenate([order[places[at : at + 5]] for at in range(0, 200, 5)]), want)
+    mixed_up = np.random.default_rng(0).permutation(16) + 96
+    assert np.array_equal(order[mixed_up], want[mixed_up])
+    assert np.array_equal(order[np.array([190, 190, 3])], want[[190, 190, 3]])
+    assert order[np.array([], dtype=np.int64)].shape == (0,)

@@ -59,7 +59,9 @@ def test_the_folder_of_data_reaches_the_jobs(name, data):
 
 
 def test_a_plan_says_what_its_folder_must_have(data, tmp_path):
-    with pytest.raises(ValueError, match=r"folder with corpus/, glue/, xtreme/xnli/, xtreme/squad/, .*xtreme/tydiqa/, got none"):
+    with pytest.raises(
+        ValueError, match=r"folder with corpus/, glue/, xtreme/xnli/, xtreme/squad/, .*xtreme/tydiqa/, got none"
+    ):
         find_plan("xtreme", "gpu")
     with pytest.raises(ValueError, match=r"data: expected a folder with translation/, got none\. Pass --data"):
         find_plan("translation", "gpu")

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from headway.data.text.sampling import quotas, smoothed_shares
 
 ROUNDS = 4
+BLOCK = 4096  # places that are worked out together: many small steps of an array cost as much as few of a large one
 Integers = npt.NDArray[Any]  # uint64, which wraps around
 
 
@@ -39,9 +40,21 @@ class RowOrder:
         self._quotas = quotas(self.shares, self.rows)
         self._keys = {name: _key(f"rows {seed} {name}") for name in languages}
         self._epoch_key = _key(f"epochs {seed}")
+        self._block: tuple[int, npt.NDArray[np.int64]] | None = None  # its first place, and the rows of two blocks
 
     def __getitem__(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The rows at these places."""
+        places = np.asarray(places, dtype=np.int64)
+        if not places.size:
+            return self._rows(places)
+        first = int(places.min()) // BLOCK * BLOCK
+        if int(places.max()) >= first + 2 * BLOCK:
+            return self._rows(places)
+        if self._block is None or self._block[0] != first:
+            self._block = first, self._rows(np.arange(first, first + 2 * BLOCK))
+        return self._block[1][places - first]
+
+    def _rows(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         places = np.asarray(places, dtype=np.uint64)
         epoch, place = places // np.uint64(self.rows), places % np.uint64(self.rows)
         slot = permuted(place, self.rows, mixed(epoch + self._epoch_key))
