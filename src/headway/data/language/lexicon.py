@@ -106,7 +106,8 @@ def pick(rng: Random, items: Sequence[T]) -> T:
 
 def shuffled(rng: Random, items: Sequence[T]) -> list[T]:
     """The items in random order, resting on `random()` alone."""
-    return sorted(items, key=lambda _: rng.random())
+    keys = [rng.random() for _ in items]
+    return [items[at] for at in sorted(range(len(items)), key=keys.__getitem__)]
 
 
 def invent(rng: Random, taken: set[str], forms: Callable[[str], Sequence[str]], endings: Sequence[str]) -> str:

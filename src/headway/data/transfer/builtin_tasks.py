@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from random import Random
 from typing import Any
 
@@ -89,28 +89,31 @@ def make(
     example: Callable[[Draw, str], Example] | Callable[[Draw, str], Question], split: str, language: str
 ) -> list[Example] | list[Question]:
     """All examples of a split; no two splits share one, and languages say the same."""
+    return list(_made(example, split, language).values())
+
+
+@lru_cache(maxsize=4)  # a split is asked for, and then once more by the next one
+def _made(example: Callable[[Draw, str], Any], split: str, language: str) -> dict[tuple[str, str | None], Any]:
+    """The examples by their texts, none of which an earlier split has."""
+    names = list(SIZES)
+    earlier = [_made(example, name, language) for name in names[: names.index(split)]]
     spoken = Language(words=INVENTED if language == INVENTED else ENGLISH)
     write = (lambda s: " ".join(spoken.verb_final(s))) if language == VERB_FINAL else (lambda s: s.text)
-    seen: set[tuple[str, str | None]] = set()
-    for each, size in SIZES.items():
-        draw = Draw(spoken, write, Random(f"{example.__name__} {each}"))
-        examples: list[Any] = []
-        draws = 0
-        while len(examples) < size:
-            draws += 1
-            if draws > DRAWS * size:
-                raise ValueError(
-                    f"{example.__name__}: expected {size} different examples for {each}, got {len(examples)} in "
-                    f"{DRAWS * size} draws. The language has too few words to say more: give it more nouns or verbs."
-                )
-            made = example(draw, f"{each}-{len(examples)}")
-            texts = (made.first, made.second) if isinstance(made, Example) else (made.question, made.context)
-            if texts not in seen:
-                seen.add(texts)
-                examples.append(made)
-        if each == split:
-            return examples
-    raise AssertionError(split)
+    draw = Draw(spoken, write, Random(f"{example.__name__} {split}"))
+    size, draws = SIZES[split], 0
+    examples: dict[tuple[str, str | None], Any] = {}
+    while len(examples) < size:
+        draws += 1
+        if draws > DRAWS * size:
+            raise ValueError(
+                f"{example.__name__}: expected {size} different examples for {split}, got {len(examples)} in "
+                f"{DRAWS * size} draws. The language has too few words to say more: give it more nouns or verbs."
+            )
+        made = example(draw, f"{split}-{len(examples)}")
+        texts = (made.first, made.second) if isinstance(made, Example) else (made.question, made.context)
+        if texts not in examples and not any(texts in other for other in earlier):
+            examples[texts] = made
+    return examples
 
 
 def _task(
