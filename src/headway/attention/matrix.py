@@ -78,17 +78,22 @@ class _Weighted(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor | None, g_dropped: Tensor | None) -> tuple[Tensor | None, ...]:
-        q, k, v, weights, keep = ctx.saved_tensors
-        dp, dv = g_dropped, None
-        if g is not None:
-            dv = (weights if keep is None else weights * keep).mT @ g
-            dp = g @ v.mT if dp is None else torch.add(g @ v.mT, dp)
-        if dp is None:
-            return (None,) * 7
-        if keep is not None:
-            dp = dp * keep
-        ds = torch._softmax_backward_data(dp, weights, -1, weights.dtype)
-        dq = (ds @ k).mul_(ctx.scale) if ctx.needs_input_grad[0] else None
-        dk = (ds.mT @ q).mul_(ctx.scale) if ctx.needs_input_grad[1] else None
-        d_bias = ds.sum_to_size(ctx.bias_shape) if ctx.needs_input_grad[3] else None
-        return dq, dk, dv, d_bias, None, None, None
+        with torch.autocast("cpu", enabled=False):
+            return _gradients(ctx, g, g_dropped)
+
+
+def _gradients(ctx: Any, g: Tensor | None, g_dropped: Tensor | None) -> tuple[Tensor | None, ...]:
+    q, k, v, weights, keep = ctx.saved_tensors
+    dp, dv = g_dropped, None
+    if g is not None:
+        dv = (weights if keep is None else weights * keep).mT @ g
+        dp = g @ v.mT if dp is None else torch.add(g @ v.mT, dp)
+    if dp is None:
+        return (None,) * 7
+    if keep is not None:
+        dp = dp * keep
+    ds = torch._softmax_backward_data(dp, weights, -1, weights.dtype)
+    dq = (ds @ k).mul_(ctx.scale) if ctx.needs_input_grad[0] else None
+    dk = (ds.mT @ q).mul_(ctx.scale) if ctx.needs_input_grad[1] else None
+    d_bias = ds.sum_to_size(ctx.bias_shape) if ctx.needs_input_grad[3] else None
+    return dq, dk, dv, d_bias, None, None, None

@@ -120,6 +120,17 @@ def test_dropout_compiles(backend):
     assert torch.isfinite(grad).all() and grad.abs().sum() > 0
 
 
+@pytest.mark.parametrize("backend", ["eager", "matrix", "blockwise"])
+def test_the_backward_pass_may_run_under_autocast(backend):
+    given = arguments()
+    want = torch.autograd.grad(layer(backend)(*given).square().sum(), given[:-1])
+    with torch.autocast("cpu", torch.bfloat16):
+        got = torch.autograd.grad(layer(backend)(*given).float().square().sum(), given[:-1])
+    for mine, theirs in zip(got, want, strict=True):
+        assert mine.dtype == torch.float32
+        assert_close(mine, theirs, rtol=0.1, atol=0.05 * float(theirs.abs().max()))
+
+
 @pytest.mark.parametrize("with_compile", [False, True], ids=["plain", "compiled"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_autocast(backend, with_compile):

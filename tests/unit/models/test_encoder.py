@@ -50,8 +50,10 @@ def test_every_parameter_is_trained(name, sharing, segments):
     tokens = words(2, 16)
     ids = torch.randint(2, (2, 16)) if segments != "none" else None
     model(tokens, token_type_ids=ids, labels=tokens).loss.backward()
-    still = {name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum()}
-    assert still == set()
+    unused = {name for name, p in model.named_parameters() if p.grad is None}
+    still = {name for name, p in model.named_parameters() if p.grad is not None and not p.grad.abs().sum()}
+    assert unused == set()
+    assert still <= {"encoder.encoding.theta1"}  # adds the same to all scores of [CLS]: its gradient is 0, or rounding
 
 
 @pytest.mark.parametrize("name", [*ENCODINGS, *SUMS])
