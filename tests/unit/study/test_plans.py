@@ -270,6 +270,7 @@ def test_xtreme_on_one_gpu_asks_in_the_languages_of_pretraining(data, tmp_path):
     assert {config.data.languages for config in plan.finetune.values()} == {("de", "en")}
     assert [column.name for column in plan.columns] == list(TABLE_3[0].published)
     assert "mlqa@dev=" in plan.finetune["squad"].data.transfer[1]  # there is no folder with its test
+    assert "mlqa=" in find_plan("xtreme", "paper", data).finetune["squad"].data.transfer[1]  # and then it raises
     (Path(data) / "xtreme" / "mlqa" / "test").mkdir()
     assert "mlqa=" in find_plan("xtreme", "gpu", data).finetune["squad"].data.transfer[1]
     assert all(config.data.languages == () for config in find_plan("xtreme", "paper", data).finetune.values())

@@ -43,9 +43,8 @@ def takes(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _here(
-    device: int,
-) -> bool:  # torch.compile takes the answer, or it would trace the search for NVRTC and break there
+def _here(device: int) -> bool:
+    """The answer alone is for torch.compile, which would trace the search for NVRTC and break there."""
     return _capable(device)
 
 

@@ -164,7 +164,7 @@ NOTES: Mapping[str, tuple[str, ...]] = {
     "gpu": (
         "BERT-small on the given corpora, in texts half as long as the paper's, at most 20,000 examples a task: "
         "compare rows, not papers. Scores are means over those languages of a data set that the encoder was pretrained "
-        "in.",
+        "in. MLQA is its test, or its dev where the folder has no test.",
         FASTER_NOTE,
     ),
     "paper": (),
@@ -188,7 +188,7 @@ def _tasks(size: str, data: str | None) -> dict[str, FinetuneConfig]:
     )
     squad = Data(
         train=(where["squad"],),
-        transfer=tuple(f"{_with_split(name, where[name])}={where[name]}" for name in asked),
+        transfer=tuple(f"{_with_split(name, where[name], size)}={where[name]}" for name in asked),
         languages=known,
         on_error="skip",
     )
@@ -201,9 +201,9 @@ def _questions(size: str, data: str | None) -> tuple[str, ...]:
     return tuple(name for name in QUESTIONS if name != "tydiqa" or not optional)
 
 
-def _with_split(name: str, where: str) -> str:
-    """Of MLQA the test, or the dev where a folder has nothing else; of the others the split that papers report."""
-    lacks_test = name == "mlqa" and where != "hub" and not (Path(where) / "test").is_dir()
+def _with_split(name: str, where: str, size: str) -> str:
+    """The split that papers report; at size gpu MLQA's dev, where a folder has no test."""
+    lacks_test = size == "gpu" and name == "mlqa" and not (Path(where) / "test").is_dir()
     return f"{name}@dev" if lacks_test else name
 
 
