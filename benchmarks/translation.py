@@ -5,9 +5,9 @@
 Decoding: beam 4, sources of mixed lengths, each translation exactly as long as its source, so that all decode the same
 number of tokens (random weights; the end token is forced there, and nowhere else). MarianMT runs its `generate`.
 Training: a whole step of AdamW on padded pairs with label smoothing, MarianMT's by torch's cross entropy of its scores,
-as that model has none of its own. On a GPU bfloat16, and torch.compile for training; on a CPU float32, where only
-ratios mean much. Rows take turns. Parity first: a row whose greedy words, or the log-probabilities of its beams, or the
-loss in training, differ from whole passes without a cache has no time.
+as that model has none of its own. On a GPU bfloat16, and training, MarianMT's as well, compiled and replayed as CUDA
+graphs; on a CPU float32, where only ratios mean much. Rows take turns. Parity first: a row whose greedy words, or the
+log-probabilities of its beams, or the loss in training, differ from whole passes without a cache has no time.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from transformers.models.marian.modeling_marian import shift_tokens_right
 
 from benchmarks.measure import environment, ratios, save
 from headway.models.translation import TranslationConfig, TranslationModel, translation_preset
+from headway.recording import Recordings, own_stream
 
 MARIAN = "transformers' MarianMT"
 ENCODINGS = ("sinusoidal", "shaw", "diet-rel", "t5", "diet-abs")
@@ -165,6 +166,7 @@ class Bench:
 
         loss_of = theirs if row == MARIAN else ours
         run = torch.compile(loss_of, fullgraph=row != MARIAN) if self.half else loss_of
+        recordings = Recordings(on=self.half, optimizer=optimizer)
 
         def step() -> None:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
@@ -173,7 +175,7 @@ class Bench:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
-        return step
+        return lambda: recordings(row, step)
 
     def measured(self, part: str, until: float, tell: Callable[[str], None]) -> dict[str, Any]:
         cases: dict[str, Callable[[], Any]] = {}
@@ -186,7 +188,8 @@ class Bench:
                 wrong[row] = difference
                 continue
             cases[row] = self.decoder_of(row) if part == "decoding" else self.trainer_of(row)
-            cases[row]()  # warm-up, and compiling
+            for _ in range(3 if self.half else 1):  # warm-up; compiling, recording
+                cases[row]()
             self._wait()
             tell(f"{part}: {row} is ready")
         seconds: dict[str, list[float]] = {row: [] for row in cases}
@@ -269,7 +272,8 @@ def main() -> None:
     console = Console(width=120)
     for number, part in enumerate(options.parts, start=1):
         until = started + 60 * options.minutes * number / len(options.parts)
-        record[part] = bench.measured(part, until, tell)
+        with own_stream(bench.device):
+            record[part] = bench.measured(part, until, tell)
         console.print(table(part, record[part], absolute=bench.half))
     record |= {"environment": machine, "seconds": time.perf_counter() - started}
     print(f"wrote {save('translation', record, options.out)}")

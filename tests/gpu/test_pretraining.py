@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from headway.tasks.pretrain import ModelChoice, Optimisation, PretrainConfig, Rhythm, Text, run
 from headway.tasks.training import checkpoint
 from headway.tasks.training.loop import Training
+from headway.tasks.training.runs import RunFolder
 
 pytestmark = [
     pytest.mark.gpu,
@@ -78,3 +79,17 @@ def test_it_goes_on_from_a_checkpoint(config, tmp_path, monkeypatch):
     assert whole.keys() == resumed.keys()
     for name in whole:
         torch.testing.assert_close(resumed[name], whole[name], atol=2e-3, rtol=2e-2, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_replayed_steps_are_the_plain_ones(config, tmp_path, monkeypatch, accumulate):
+    """With dropout, compiled: a graph draws the numbers of the step, and of the part, that replays it."""
+    replays, replay = [], torch.cuda.CUDAGraph.replay
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: (replays.append(1), replay(graph)))
+    config = replace(config, optimisation=replace(config.optimisation, accumulate=accumulate))
+    run(replace(config, out=str(tmp_path / "plain")), progress=False, graphs=False)
+    assert not replays
+    run(replace(config, out=str(tmp_path / "replayed")), progress=False)
+    assert len(replays) > 55 * accumulate  # of 60 steps
+    found, wanted = (RunFolder(tmp_path / name).logged("loss") for name in ("replayed", "plain"))
+    torch.testing.assert_close(torch.tensor(found), torch.tensor(wanted), atol=2e-3, rtol=2e-3)

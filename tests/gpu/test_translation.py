@@ -1,8 +1,9 @@
-"""Decoding on a GPU, with captured graphs, against the same on the CPU."""
+"""Decoding on a GPU, with captured graphs, against the same on the CPU; training, replayed, against the plain steps."""
 
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,9 @@ from headway.encodings import ENCODINGS
 from headway.models.translation import TranslationModel, translation_preset
 from headway.models.translation import search as search_module
 from headway.models.translation.stepping import Stepper
+from headway.tasks.training.runs import RunFolder
+from headway.tasks.translate import run
+from headway.tasks.translate.recipes import recipe
 
 pytestmark = [
     pytest.mark.gpu,
@@ -113,3 +117,26 @@ def test_sampling_repeats_with_its_seed():
     model, (ids, mask) = model_of("t5").cuda(), [part.cuda() for part in sources()]
     one, other = (model.translate(ids, mask, sample=True, n_best=3, seed=4, max_length_plus=3) for _ in range(2))
     assert one == other
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("encoding", ["sinusoidal", "shaw", "diet-rel"])
+def test_replayed_steps_are_the_plain_ones(tmp_path, monkeypatch, encoding, compiled):
+    """Batches of many shapes, several a step, with dropout; evaluations and checkpoints between."""
+    replays, replay = [], torch.cuda.CUDAGraph.replay
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: (replays.append(1), replay(graph)))
+    config = recipe("quick")
+    plan = replace(config.optimisation, steps=60, tokens=512, step_tokens=1500, compile=compiled, bf16=compiled)
+    config = replace(
+        config,
+        model=replace(config.model, encoding=encoding, changes={**config.model.changes, "hidden_dropout_prob": 0.1}),
+        data=replace(config.data, source="builtin:2000", translated=0),
+        optimisation=plan,
+        rhythm=replace(config.rhythm, log=10, evaluate=30, checkpoint=30),
+    )
+    run(replace(config, out=str(tmp_path / "plain")), progress=False, graphs=False)
+    assert not replays
+    run(replace(config, out=str(tmp_path / "replayed")), progress=False)
+    assert len(replays) > 100  # of about 180 batches, and 60 updates
+    found, wanted = (RunFolder(tmp_path / name).logged("loss") for name in ("replayed", "plain"))
+    torch.testing.assert_close(torch.tensor(found), torch.tensor(wanted), atol=2e-3, rtol=2e-3)

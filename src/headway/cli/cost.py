@@ -36,6 +36,10 @@ def cost(
     compiled: Annotated[
         bool | None, typer.Option("--compile/--no-compile", help="torch.compile; else on a GPU only.")
     ] = None,
+    graphs: Annotated[
+        bool | None,
+        typer.Option("--graphs/--no-graphs", help="Replay steps as CUDA graphs, as training does; else on a GPU only."),
+    ] = None,
     minutes: Annotated[float | None, typer.Option(help="After these, no further round begins.")] = None,
     seed: Annotated[int, typer.Option(help="Of weights and words.")] = 0,
     out: Annotated[str | None, typer.Option(help="File for the raw numbers, JSON.")] = None,
@@ -68,6 +72,7 @@ def cost(
             device=device,
             bf16=bf16,
             compile=compiled,
+            graphs=graphs,
             dropout=dropout,
             segments=segments,
             rounds=rounds,

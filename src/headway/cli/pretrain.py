@@ -57,6 +57,7 @@ def pretrain(
     compiled: Annotated[
         bool | None, typer.Option("--compile/--no-compile", help="torch.compile; else on a GPU only.")
     ] = None,
+    graphs: Annotated[bool, typer.Option("--graphs/--no-graphs", help="On a GPU, replay steps as CUDA graphs.")] = True,
     log_every: Annotated[int | None, typer.Option(help="Steps between lines of log.jsonl.")] = None,
     evaluate_every: Annotated[int | None, typer.Option(help="Steps between evaluations.")] = None,
     checkpoint_every: Annotated[int | None, typer.Option(help="Steps between checkpoints.")] = None,
@@ -126,7 +127,9 @@ def pretrain(
             seed=config.seed if seed is None else seed,
             out=out,
         )
-        result = run(config, resume=resume, progress=not quiet, tensorboard=tensorboard, fsdp=fsdp, cpu=cpu)
+        result = run(
+            config, resume=resume, progress=not quiet, tensorboard=tensorboard, fsdp=fsdp, cpu=cpu, graphs=graphs
+        )
         tell(result)
 
 

@@ -76,6 +76,7 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Of weights, order and dropout.")] = None,
     bf16: Annotated[bool | None, typer.Option("--bf16/--no-bf16", help="bfloat16; else on a GPU only.")] = None,
     compiled: Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile; else not.")] = None,
+    graphs: Annotated[bool, typer.Option("--graphs/--no-graphs", help="On a GPU, replay steps as CUDA graphs.")] = True,
     log_every: Annotated[int | None, typer.Option(help="Steps between lines of log.jsonl.")] = None,
     evaluate_every: Annotated[int | None, typer.Option(help="Steps between evaluations.")] = None,
     checkpoint_every: Annotated[int | None, typer.Option(help="Steps between checkpoints.")] = None,
@@ -152,7 +153,9 @@ def train(
             seed=config.seed if seed is None else seed,
             out=out,
         )
-        result = run(config, resume=resume, progress=not quiet, tensorboard=tensorboard, fsdp=fsdp, cpu=cpu)
+        result = run(
+            config, resume=resume, progress=not quiet, tensorboard=tensorboard, fsdp=fsdp, cpu=cpu, graphs=graphs
+        )
         tell(result)
 
 

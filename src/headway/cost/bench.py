@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from headway.cost.flops import Flops, encoder_flops, head_flops
 from headway.cost.memory import Peak
 from headway.cost.parity import parity
 from headway.models import EncoderForMaskedLM, preset
+from headway.recording import Recordings, own_stream
 
 CHECKED = 2  # sequences that the gate looks at
 LEARNED_BY = 40  # steps after which the loss must have fallen
@@ -81,7 +81,8 @@ class Bench:
         self.checked = self._fed(self.words.first(CHECKED), segments)
         self.loss, self.hidden = self._compiled(Loss(self.model)), self._compiled(Hidden(self.model))
         self.optimizer: AdamW | None = None
-        self.steps, self.first_loss = 0, math.inf
+        self.steps = dict.fromkeys(self.config.modes, 0)  # that were timed
+        self.first_loss: float | None = None  # of training, before any step
 
     def prepare(self) -> Prepared:
         """Compile, warm up, find the peaks of memory, and check."""
@@ -109,19 +110,27 @@ class Bench:
         return self.training if mode == "training" else self.inference
 
     def turn(self, mode: str, steps: int) -> Turn:
-        """So many steps, after one or two that are not timed: they find the memory and the caches again."""
-        step = self.step(mode)
-        for _ in range(2 if self.gpu else 1):
-            last = step()
-        self._wait()
-        start = time.perf_counter()
-        for _ in range(steps):
-            last = step()
-        launched = time.perf_counter()
-        self._wait()
-        end = time.perf_counter()
-        self._check(mode, last)
-        del last
+        """So many steps, after one to three that are not timed: they find memory and caches again, and are recorded."""
+        with own_stream(torch.device(self.config.device)):
+            recordings = Recordings(on=bool(self.config.graphs), optimizer=self.optimizer)
+            step, last = self.step(mode), list[Tensor]()
+
+            def work() -> None:
+                last[:] = [step()]
+
+            for _ in range(3 if self.gpu else 1):
+                recordings(mode, work)
+            self._wait()
+            start = time.perf_counter()
+            for _ in range(steps):
+                recordings(mode, work)
+            launched = time.perf_counter()
+            self._wait()
+            end = time.perf_counter()
+            self.steps[mode] += steps
+            self._check(mode, last[0])
+            del recordings
+            last.clear()
         self._give_back()
         return Turn(seconds=(end - start) / steps, launched=(launched - start) / steps)
 
@@ -135,8 +144,7 @@ class Bench:
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        self.steps += 1
-        if self.steps == 1:
+        if self.first_loss is None:
             self.first_loss = loss.item()
         return loss.detach()
 
@@ -152,10 +160,13 @@ class Bench:
         """Numbers must be finite, and training must learn: no formula can say what compiled steps with dropout give."""
         if not torch.isfinite(last).all():
             raise FloatingPointError(f"{mode}: expected finite numbers, got others.")
-        if mode == "training" and self.steps >= LEARNED_BY and last.item() >= self.first_loss:
+        if mode != "training" or self.steps[mode] < LEARNED_BY:
+            return
+        assert self.first_loss is not None
+        if last.item() >= self.first_loss:
             raise FloatingPointError(
-                f"training: expected a loss below the first, {self.first_loss:.3f}, after {self.steps} steps on one "
-                f"batch, got {last.item():.3f}."
+                f"training: expected a loss below the first, {self.first_loss:.3f}, after {self.steps[mode]} steps on "
+                f"one batch, got {last.item():.3f}."
             )
 
     def _fed(self, words: Words, segments: str) -> tuple[Feed, Feed]:

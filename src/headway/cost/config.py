@@ -27,6 +27,8 @@ class CostConfig:
         models: presets; bert-base on a GPU, tiny elsewhere.
         batch: sequences of a step; as many as have 32,768 tokens on a GPU, 1,024 elsewhere.
         bf16, compile: autocast to bfloat16, and torch.compile; on a GPU only, unless given.
+        graphs: replay steps as CUDA graphs, as our training does, so that what the host's launches take does not count;
+            on a GPU only, unless given.
         dropout: of hidden states and of attention weights, in training.
         rounds: how often each row is timed. In one round all rows take turns.
         minutes: after these no further round begins, and rows that are not ready by then are left out.
@@ -42,6 +44,7 @@ class CostConfig:
     device: str = "auto"
     bf16: bool | None = None
     compile: bool | None = None
+    graphs: bool | None = None
     dropout: float = 0.1
     segments: str = "input"
     rounds: int = 7
@@ -87,6 +90,8 @@ class CostConfig:
         gpu = device != "cpu"
         if gpu and not torch.cuda.is_available():
             raise ValueError(f"device: expected one that is here, got {self.device!r} without a GPU. Use cpu.")
+        if self.graphs and not gpu:
+            raise ValueError("graphs: expected a GPU, got a CPU, which has no CUDA graphs. Leave the option out.")
         return replace(
             self,
             encodings=self.rows,
@@ -94,6 +99,7 @@ class CostConfig:
             models=self.models or (("bert-base",) if gpu else ("tiny",)),
             bf16=gpu if self.bf16 is None else self.bf16,
             compile=gpu if self.compile is None else self.compile,
+            graphs=gpu if self.graphs is None else self.graphs,
             together=self.together or (max(1, cores // 2) if gpu else 1),
         )
 

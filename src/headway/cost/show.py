@@ -64,7 +64,8 @@ def _notes(table: CostTable) -> list[str]:
     kind = torch.device(config.device).type
     where = table.environment["gpu"] if kind == "cuda" else f"a CPU with {table.environment['threads']} threads"
     lines = [
-        f"{'bfloat16' if config.bf16 else 'float32'}, {'compiled' if config.compile else 'not compiled'}, on {where}; "
+        f"{'bfloat16' if config.bf16 else 'float32'}, {'compiled' if config.compile else 'not compiled'}"
+        f"{', replayed as CUDA graphs' if config.graphs else ''}, on {where}; "
         f"dropout {config.dropout} in training; medians of at most {config.rounds} rounds; times over "
         f"{config.baseline} are taken within a round, beside them their 20 and 80 %.",
         f"MiB: the most that a step holds, {HOW[kind]}. FLOP: products of matrices, by the formulas as written.",

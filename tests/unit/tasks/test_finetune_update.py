@@ -11,9 +11,10 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from headway.data.transfer.encoded import Resident, flat
 from headway.models import EncoderForSequenceClassification, preset
+from headway.recording import own_stream
 from headway.tasks.finetune.model import TransferLoss
-from headway.tasks.finetune.update import Update, own_stream, recordable
-from headway.tasks.training.optimizer import adamw
+from headway.tasks.finetune.update import Update, recordable
+from headway.tasks.training.optimizer import adamw, hold_rates, set_rate
 
 CPU = torch.device("cpu")
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "vocab_size": 50, "num_hidden_layers": 2}
@@ -90,3 +91,13 @@ def test_steps_of_our_encoders_are_recorded_up_to_their_length():
 def test_a_cpu_needs_no_stream():
     with own_stream(CPU):
         assert torch.ones(2).sum() == 2
+
+
+def test_rates_that_are_held_follow_set_rate_in_place():
+    words, table = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.AdamW([{"params": [words]}, {"params": [table], "times": 10.0}], lr=0.0)
+    hold_rates(optimizer, CPU)
+    held = [group["lr"] for group in optimizer.param_groups]
+    set_rate(optimizer, 0.5)
+    assert [rate.item() for rate in held] == [0.5, 5.0]
+    assert all(group["lr"] is rate for group, rate in zip(optimizer.param_groups, held, strict=True))

@@ -22,11 +22,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headway.data.transfer.encoded import Encoded, Resident, TrainingBatches, evaluation_batches
+from headway.recording import own_stream
 from headway.storage import atomic_path, read_json, write_json
 from headway.tasks.finetune.config import FinetuneConfig
 from headway.tasks.finetune.data import Material, Scores
 from headway.tasks.finetune.model import TransferLoss, load_model, quiet
-from headway.tasks.finetune.update import Update, own_stream, recordable
+from headway.tasks.finetune.update import Update, recordable
 from headway.tasks.training import checkpoint
 from headway.tasks.training.journal import Journal
 from headway.tasks.training.loop import seed_of

@@ -53,6 +53,7 @@ def run(
     tensorboard: bool = False,
     fsdp: bool = False,
     cpu: bool = False,
+    graphs: bool = True,
 ) -> Result:
     """Pretrain in this process or, where torchrun or accelerate launch started it, in all of them together.
 
@@ -62,6 +63,7 @@ def run(
         tensorboard: write curves to the folder's tensorboard/.
         fsdp: share the parameters out over the processes, in place of a copy in each.
         cpu: leave a GPU alone.
+        graphs: on a GPU that one process has for itself, replay steps as CUDA graphs.
     """
     processes = Processes(cpu=cpu)
     config = config.resolved(processes.device.type)
@@ -70,11 +72,18 @@ def run(
     with begun(folder, config.described(), processes, resume=resume, free=FREE) as finished:
         if finished:
             return Result(**{**read_json(folder.result_file), "folder": str(folder.path)})
-        return _train(config, folder, processes, progress=progress, tensorboard=tensorboard, fsdp=fsdp)
+        return _train(config, folder, processes, progress=progress, tensorboard=tensorboard, fsdp=fsdp, graphs=graphs)
 
 
 def _train(
-    config: PretrainConfig, folder: RunFolder, processes: Processes, *, progress: bool, tensorboard: bool, fsdp: bool
+    config: PretrainConfig,
+    folder: RunFolder,
+    processes: Processes,
+    *,
+    progress: bool,
+    tensorboard: bool,
+    fsdp: bool,
+    graphs: bool,
 ) -> Result:
     text = prepared(config, folder.path / "data", processes, show=progress)
     torch.manual_seed(config.seed)
@@ -95,6 +104,7 @@ def _train(
         folder=folder,
         processes=processes,
         fsdp=fsdp,
+        graphs=graphs,
     )
     last = training.run(show=progress, tensorboard=tensorboard)
     tensors = checkpoint.model_tensors(model, wanted=processes.main)

@@ -58,7 +58,7 @@ def prepared(config: PretrainConfig, own: Path, processes: Processes, *, show: b
             f"Pass --length {shards['train'].max_length}, or leave --data out."
         )
     plan, masked = config.optimisation, text.mask_probability
-    static = bool(plan.compile)  # the same shapes always, so that it compiles once
+    static = bool(plan.compile) or processes.device.type == "cuda"  # compiled once, recorded once
     return Prepared(
         tokenizer=tokenizer,
         training=MlmBatches(shards["train"], plan.batch, seed=config.seed, mask_probability=masked, static=static),

@@ -3,6 +3,8 @@
 A step is a pure function of the weights and of (seed, step): batches, masks and dropout are drawn anew from these two,
 never from a stream. So a run that goes on from a checkpoint ends with the same weights, bit for bit on a CPU, and
 however many processes there are, they see the same batches.
+
+On one GPU steps are replayed as CUDA graphs, one for each combination of a batch's shapes.
 """
 
 from __future__ import annotations
@@ -10,18 +12,19 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from headway.recording import NotRecorded, Recordings, own_stream
 from headway.tasks.training import checkpoint
 from headway.tasks.training.journal import Journal
 from headway.tasks.training.meter import Meter, Reading
 from headway.tasks.training.objective import Batch, Objective
-from headway.tasks.training.optimizer import set_rate
+from headway.tasks.training.optimizer import hold_rates, set_rate
 from headway.tasks.training.plan import Rhythm, Steps
 from headway.tasks.training.prefetch import prefetched
 from headway.tasks.training.processes import Processes, accumulating, spread
@@ -38,6 +41,7 @@ class Training:
         evaluate: numbers by name, from the objective; called in all processes, with dropout off.
         tokens: of a step, for the speed that is reported.
         dynamic: whether shapes differ from batch to batch, for the compiler.
+        graphs: on a GPU that one process has for itself, replay steps as CUDA graphs.
         snapshots: weights to keep beside the checkpoints.
     """
 
@@ -55,6 +59,7 @@ class Training:
         processes: Processes,
         fsdp: bool = False,
         dynamic: bool = False,
+        graphs: bool = True,
         snapshots: Snapshots | None = None,
     ) -> None:
         self.parts, self.evaluate_with, self.tokens = parts, evaluate, tokens
@@ -72,11 +77,19 @@ class Training:
         self.snapshots = snapshots
         if snapshots is not None:
             snapshots.best = saved.get("best")
+        device = processes.device
+        self.count, self.loss, self.norm = (torch.zeros((), device=device) for _ in range(3))  # of the step
+        self.recordings = Recordings(
+            on=graphs and device.type == "cuda" and processes.world == 1, optimizer=self.optimizer
+        )
+        self.places: dict[Hashable, Batch] = {}  # where batches lie that recorded steps read, by their shapes
+        if self.recordings.on:
+            hold_rates(self.optimizer, device)
 
     def run(self, *, show: bool = True, tensorboard: bool = False) -> dict[str, float]:
         """Take the remaining steps; return what was logged last, by name."""
         self.clock, self.logged = time.perf_counter(), (self.start, self.seconds)
-        with self._journal(show, tensorboard) as self.journal:
+        with self._journal(show, tensorboard) as self.journal, own_stream(self.processes.device):
             self.spread.train()
             for step, (parts, count) in prefetched(self._batch, range(self.start, self.plan.steps)):
                 with self._explaining():
@@ -104,23 +117,58 @@ class Training:
         return parts, count
 
     def _step(self, step: int, parts: list[Batch], count: Tensor) -> None:
-        """One update of the weights. Nothing here waits for the device."""
+        """One update of the weights. Nothing here waits for the device, but for recordings."""
         everywhere = self.processes.total(self.processes.moved(count).float())
-        count = everywhere.clamp(min=1) / self.processes.world  # gradients are averaged over processes
-        loss = torch.zeros((), device=self.processes.device)
+        self.count.copy_(everywhere.clamp(min=1) / self.processes.world)  # gradients are averaged over processes
+        self.loss.zero_()
+        set_rate(self.optimizer, self.plan.rate(step))
         for index, part in enumerate(parts):
             seed_dropout(self.processes.device, seed_of(self.seed, step, self.processes.rank, index))
-            batch = {name: self.processes.moved(value) for name, value in part.items()}
+            shapes, batch = self._placed(part)
             with accumulating(self.spread, last=index == len(parts) - 1):
-                with self.precision():
-                    share = self.forward(batch, count)
-                share.backward()
-            loss += share.detach()
-        norm = nn.utils.clip_grad_norm_(self.objective.parameters(), self.plan.clip or math.inf)
-        set_rate(self.optimizer, self.plan.rate(step))
+                if len(parts) == 1:
+                    self.recordings(shapes, lambda batch=batch: self._whole(batch))  # type: ignore[misc]
+                else:
+                    self.recordings(shapes, lambda batch=batch: self._part(batch))  # type: ignore[misc]
+        if len(parts) > 1:
+            self.recordings("update", lambda: self._update(keep=self.recordings.on))
+        self.meter.add(step, self.loss, self.norm)
+
+    def _placed(self, part: Batch) -> tuple[Hashable, Batch]:
+        """A part's shapes, and its tensors on the device: for recordings in the same place for the same shapes."""
+        if not self.recordings.on:
+            return None, {name: self.processes.moved(value) for name, value in part.items()}
+        shapes = tuple((name, value.shape, value.dtype) for name, value in part.items())
+        if shapes not in self.places:
+            self.places[shapes] = {
+                name: torch.empty_like(value, device=self.processes.device) for name, value in part.items()
+            }
+        places = self.places[shapes]
+        for name, value in part.items():
+            places[name].copy_(value, non_blocking=True)
+        return shapes, places
+
+    def _whole(self, batch: Batch) -> None:
+        """A step of one part."""
+        self._part(batch)
+        self._update(keep=False)
+
+    def _part(self, batch: Batch) -> None:
+        """Add a part's loss to the step's, and its gradients."""
+        with self.precision():
+            share = self.forward(batch, self.count)
+        share.backward()
+        self.loss += share.detach()
+
+    def _update(self, *, keep: bool) -> None:
+        """Take the step. `keep` leaves gradients of zero where they lie: recorded parts add to them there."""
+        gradients = [each.grad for each in self.objective.parameters() if each.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
+        if self.plan.clip is not None:
+            nn.utils.clip_grads_with_norm_(self.objective.parameters(), self.plan.clip, norm)
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        self.meter.add(step, loss, norm.full_tensor() if isinstance(norm, DTensor) else norm)
+        self.optimizer.zero_grad(set_to_none=not keep)
+        self.norm.copy_(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:
@@ -131,6 +179,11 @@ class Training:
             raise RunStopped(
                 f"memory: expected a step to fit, got: {str(error).splitlines()[0]} {self.plan.lighter()} "
                 f"{self._left()}"
+            ) from error
+        except NotRecorded as error:
+            raise RunStopped(
+                f"graphs: expected a step that can be recorded, got: {error} {self._left()} "
+                f"Start again with --resume and --no-graphs."
             ) from error
         except ValueError as error:  # on a CPU, attention refuses a bias that is not finite
             if self.meter.broken_step() is not None:

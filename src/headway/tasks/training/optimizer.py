@@ -32,7 +32,17 @@ def fusible(model: nn.Module) -> bool:
 def set_rate(optimizer: Optimizer, rate: float) -> None:
     """The learning rate of the next step; the parameters of encodings take `position_rate` times it."""
     for group in optimizer.param_groups:
-        group["lr"] = rate * group.get("times", 1.0)
+        own = rate * group.get("times", 1.0)
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(own)
+        else:
+            group["lr"] = own
+
+
+def hold_rates(optimizer: Optimizer, device: torch.device) -> None:
+    """Learning rates as tensors, which steps that are replayed read; a number would be recorded with the step."""
+    for group in optimizer.param_groups:
+        group["lr"] = torch.zeros((), device=device)
 
 
 def groups(model: nn.Module, weight_decay: float, position_rate: float) -> list[dict[str, object]]:

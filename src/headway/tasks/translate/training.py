@@ -68,6 +68,7 @@ def run(
     tensorboard: bool = False,
     fsdp: bool = False,
     cpu: bool = False,
+    graphs: bool = True,
 ) -> Result:
     """Train in this process or, where torchrun or accelerate launch started it, in all of them together.
 
@@ -77,6 +78,7 @@ def run(
         tensorboard: write curves to the folder's tensorboard/.
         fsdp: share the parameters out over the processes, in place of a copy in each.
         cpu: leave a GPU alone.
+        graphs: on a GPU that one process has for itself, replay steps as CUDA graphs.
     """
     if fsdp and config.data.translated:
         raise NotImplementedError(
@@ -89,11 +91,18 @@ def run(
     with begun(folder, config.described(), processes, resume=resume, free=FREE) as finished:
         if finished:
             return Result(**{**read_json(folder.result_file), "folder": str(folder.path)})
-        return _train(config, folder, processes, progress=progress, tensorboard=tensorboard, fsdp=fsdp)
+        return _train(config, folder, processes, progress=progress, tensorboard=tensorboard, fsdp=fsdp, graphs=graphs)
 
 
 def _train(
-    config: TranslateConfig, folder: RunFolder, processes: Processes, *, progress: bool, tensorboard: bool, fsdp: bool
+    config: TranslateConfig,
+    folder: RunFolder,
+    processes: Processes,
+    *,
+    progress: bool,
+    tensorboard: bool,
+    fsdp: bool,
+    graphs: bool,
 ) -> Result:
     data = prepared(config, folder.path / "data", processes, show=progress)
     torch.manual_seed(config.seed)
@@ -119,6 +128,7 @@ def _train(
         processes=processes,
         fsdp=fsdp,
         dynamic=True,
+        graphs=graphs,
         snapshots=snapshots,
     )
     last = dict(training.run(show=progress, tensorboard=tensorboard))
