@@ -238,7 +238,7 @@ RELATIVES = {"relative keys", "relative values", "relative keys and values", "re
 
 @pytest.mark.skipif(not CUDA, reason="the Hopper kernels are CUDA")
 @pytest.mark.parametrize("masking", ["nothing", "causal", "lengths"])
-@pytest.mark.parametrize(("q_len", "k_len"), [(64, 64), (130, 300), (300, 130), (1, 200), (257, 257)])
+@pytest.mark.parametrize(("q_len", "k_len"), [(64, 64), (130, 300), (300, 130), (1, 200), (257, 257), (40, 1), (1, 2)])
 @pytest.mark.parametrize("kind", sorted(RELATIVES))
 def test_width_64_with_relative_keys_and_values(kind, q_len, k_len, masking):
     dtype = torch.float16 if kind == "relative keys and values" else torch.bfloat16
@@ -281,9 +281,10 @@ def test_strided_inputs_are_read_in_place():
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("kind", ["toeplitz", "relative keys and values"])
 @pytest.mark.parametrize(("q_len", "k_len"), [(1, 1), (1, 50), (33, 1), (64, 64)])
-def test_odd_lengths(q_len, k_len):
-    check("toeplitz", DTYPES[0], 1, 2, 1, q_len, k_len, 16, causal=q_len <= k_len)
+def test_odd_lengths(q_len, k_len, kind):
+    check(kind, DTYPES[0], 1, 2, 1, q_len, k_len, 16, causal=q_len <= k_len)
 
 
 @pytest.mark.parametrize("width", [16, 24, 64, 80, 128, 256] if CUDA else [24])

@@ -66,12 +66,18 @@ class Player:
         assert isinstance(answer, Turn)
         return answer
 
-    def stop(self) -> None:
+    def dismiss(self) -> None:
+        """Tell the process to end."""
         if self.process is None:
             return  # it was not started
         with suppress(OSError):  # it may have ended already
             self.connection.send(None)
         self.connection.close()
+
+    def stop(self) -> None:
+        """Wait for its end."""
+        if self.process is None:
+            return
         self.process.join(0.0 if self.prepared is None else 10.0)
         if self.process.is_alive():
             self.process.kill()
@@ -89,6 +95,8 @@ def players(
         yield everybody
     finally:
         for player in everybody:
+            player.dismiss()
+        for player in everybody:  # a process of a GPU takes seconds to end, all of them no longer than one
             player.stop()
 
 

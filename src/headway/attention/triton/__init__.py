@@ -92,6 +92,7 @@ def _is_relative(request: Request, q: Tensor, k: Tensor, v: Tensor) -> bool:
         and masking.mask is None
         and masking.q_documents is None
         and max(term.clip for term in (*keys, *values)) <= relative.LONGEST_REACH
+        and (k.shape[2] >= relative.FEWEST_KEYS or not request.needs_grad)
         and hopper.takes(q, k, v)
     )
 
