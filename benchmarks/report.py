@@ -120,12 +120,14 @@ def pretraining() -> str:
             shown.append("–" if theirs is None else f"{1 / theirs.median:.2f}")
             shown += ["–" if each is None else f"{each.median:.2f}" for each in over]
         lines.append(f"| {row} | " + " | ".join(shown) + " |")
-    environment = json.loads((ROOT / found[lengths[0]][0]).read_text())["environment"]
+    record = json.loads((ROOT / found[lengths[0]][0]).read_text())
+    environment = record["environment"]
+    replayed = "replayed as CUDA graphs, " if record["config"].get("graphs") else ""
     files = ", ".join(f"[{path}](../{path})" for path, _ in found.values())
     lines.append("")
     lines.append(
-        f"BERT-base, a whole optimizer step with dropout 0.1, bf16, torch.compile, {environment['gpu']}, torch "
-        f"{environment['torch']}, {environment['date']}; medians of rounds in which the rows take turns; {files}."
+        f"BERT-base, a whole optimizer step with dropout 0.1, bf16, torch.compile, {replayed}{environment['gpu']}, "
+        f"torch {environment['torch']}, {environment['date']}; medians of rounds in which the rows take turns; {files}."
     )
     return "\n".join(lines)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from headway.models.losses import precise
-from headway.models.translation.best import top
+from headway.models.translation.best import logsumexp, top
 from headway.models.translation.cache import DecoderState
 from headway.models.translation.decoding import Decoding
 from headway.models.translation.history import History
@@ -88,7 +88,7 @@ class BeamSearch:
     def _best(self, z: Tensor, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probability, hypothesis and word of the 2 * beam best continuations of each source, (B, 2 * beam)."""
         beam = self.scores.shape[1]
-        total = z.logsumexp(-1, keepdim=True)
+        total = logsumexp(z)[..., None]
         best, words = top(z, min(2 * beam, z.shape[-1]))  # (B, K, k); of one hypothesis no more can be among the best
         best = self.scores[..., None] + (best - total)
         # At its limit a hypothesis can only end.

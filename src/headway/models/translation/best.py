@@ -1,4 +1,4 @@
-"""The best of many scores."""
+"""The best of many scores, and what they sum to."""
 
 from __future__ import annotations
 
@@ -23,3 +23,10 @@ def top(z: Tensor, count: int, group: int = 128) -> tuple[Tensor, Tensor]:  # (.
     inside = index < count * group
     from_group = which.gather(-1, (index // group).clamp(max=count - 1)) * group + index % group
     return best, torch.where(inside, from_group, index - count * group + groups * group)
+
+
+def logsumexp(z: Tensor, rows: int = 8) -> Tensor:  # (..., V) to (...)
+    """z.logsumexp(-1); on a CPU a few rows at a time, so that what torch writes between its passes stays in caches."""
+    if z.device.type != "cpu":
+        return z.logsumexp(-1)
+    return torch.cat([part.logsumexp(-1) for part in torch.split(z.flatten(0, -2), rows)]).view(z.shape[:-1])

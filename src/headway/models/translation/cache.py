@@ -51,21 +51,26 @@ class DecoderState:
         self.tokens.copy_(tokens)
         self.position.add_(1)
 
-    def of_sources(self, sources: Tensor) -> DecoderState:
-        """The state of some of the sources."""
+    def of_sources(self, order: list[int]) -> DecoderState:
+        """The state of some sources in this order, written over this one: only sources that change places are moved."""
+        places = [place for place, source in enumerate(order) if place != source]
+        to, moved = (
+            torch.tensor(numbers, dtype=torch.long, device=self.tokens.device)
+            for numbers in (places, [order[place] for place in places])
+        )
 
-        def pick(parts: list[Tensor]) -> list[Tensor]:
-            return [part.index_select(0, sources) for part in parts]
+        def pick(part: Tensor) -> Tensor:
+            return part.index_copy_(0, to, part.index_select(0, moved))[: len(order)]
 
         return replace(
             self,
-            tokens=self.tokens.index_select(0, sources),
-            keys=pick(self.keys),
-            values=pick(self.values),
-            allowed=self.allowed.index_select(0, sources),
-            memory_keys=pick(self.memory_keys),
-            memory_values=pick(self.memory_values),
-            memory_allowed=self.memory_allowed.index_select(0, sources),
+            tokens=pick(self.tokens),
+            keys=[pick(part) for part in self.keys],
+            values=[pick(part) for part in self.values],
+            allowed=pick(self.allowed),
+            memory_keys=[pick(part) for part in self.memory_keys],
+            memory_values=[pick(part) for part in self.memory_values],
+            memory_allowed=pick(self.memory_allowed),
         )
 
     def grown(self, decoder: Decoder, capacity: int) -> DecoderState:

@@ -1,10 +1,15 @@
-"""A linear layer whose weight lies as the few rows of a decoding step read it fastest."""
+"""Linear layers for the few rows of a decoding step, which a CPU multiplies faster one way round than the other."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+# How many rows a CPU multiplies in half the time when the weight, (outputs, inputs), comes first, and how many outputs
+# at a time stay in its caches until they are turned: by trial with float32 and 32,768 outputs on two cores.
+FEW = range(8, 57)
+OUTPUTS = 4096
 
 
 class Linear(nn.Module):
@@ -30,3 +35,17 @@ class Linear(nn.Module):
 
     def extra_repr(self) -> str:
         return f"inputs={self.weight.shape[0]}, outputs={self.weight.shape[1]}"
+
+
+def of_few(layer: nn.Module, x: Tensor) -> Tensor:  # (..., inputs) to (..., outputs)
+    """layer(x), where nobody asks for gradients; for few rows as weight x^T, which is then turned."""
+    rows = x.flatten(0, -2)
+    turns = type(layer) is nn.Linear and layer.bias is None and len(rows) in FEW
+    if not turns or x.device.type != "cpu" or x.dtype != torch.float32 or torch.is_grad_enabled():
+        y: Tensor = layer(x)
+        return y
+    assert isinstance(layer, nn.Linear)
+    made = x.new_empty(len(rows), layer.out_features)
+    for part, out in zip(torch.split(layer.weight, OUTPUTS), torch.split(made, OUTPUTS, dim=1), strict=True):
+        out.copy_((part @ rows.mT).mT)
+    return made.view(*x.shape[:-1], -1)

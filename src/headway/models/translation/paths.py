@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from headway.models.losses import precise
-from headway.models.translation.best import top
+from headway.models.translation.best import logsumexp, top
 from headway.models.translation.cache import DecoderState
 from headway.models.translation.decoding import Decoding
 from headway.models.translation.history import History
@@ -66,7 +66,7 @@ class Paths:
         z = precise(logits)
         tokens = self._drawn(z) if self.decoding.sample else top(z, 1)[1][..., 0]
         tokens = torch.where((state.position + 1 >= self.limits)[:, None], self.end, tokens)
-        gained = z.gather(-1, tokens[..., None])[..., 0] - z.logsumexp(-1)
+        gained = z.gather(-1, tokens[..., None])[..., 0] - logsumexp(z)
         alive = self.steps < 0
         self.log_probabilities.add_(torch.where(alive, gained, 0.0))
         self.steps.copy_(torch.where(alive & (tokens == self.end), state.position, self.steps))

@@ -78,12 +78,19 @@ def _run(model: TranslationModel, state: DecoderState, search: BeamSearch | Path
         if not over or not (on_cpu or len(over) == len(left) or _smaller_pays(len(over), state.tokens.shape)):
             continue
         found.update(zip((left[b] for b in over), search.results(over), strict=True))
-        stay = [b for b, is_done in enumerate(done) if not is_done]
-        left = [left[b] for b in stay]
-        chosen = torch.tensor(stay, dtype=torch.long, device=search.done.device)
-        state, search = state.of_sources(chosen), search.of_sources(chosen)
+        order = closed_up(done)
+        left = [left[b] for b in order]
+        chosen = torch.tensor(order, dtype=torch.long, device=search.done.device)
+        state, search = state.of_sources(order), search.of_sources(chosen)
         step = Stepper(model, state, search)
     return [found[source] for source in range(len(found))]
+
+
+def closed_up(done: list[bool]) -> list[int]:
+    """The sources that stay, those at the end in the places of those that leave: few have to be moved."""
+    stay = [b for b, is_done in enumerate(done) if not is_done]
+    last = stay[:]
+    return [place if not is_done else last.pop() for place, is_done in enumerate(done[: len(stay)])]
 
 
 def _smaller_pays(over: int, shape: torch.Size) -> bool:  # (B, K)

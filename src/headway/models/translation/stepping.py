@@ -8,6 +8,7 @@ import torch
 
 from headway.models.translation.beam import BeamSearch
 from headway.models.translation.cache import DecoderState
+from headway.models.translation.linear import of_few
 from headway.models.translation.paths import Paths
 from headway.models.translation.step import Step
 
@@ -47,4 +48,4 @@ class Stepper:
     def _step(self, span: int) -> None:
         x = self.model.encoder.embedded(self.state.tokens)
         x = Step(self.model.decoder, self.state, span).run(x)
-        self.search.choose(self.model.output(x), self.state, span)
+        self.search.choose(of_few(self.model.output, x), self.state, span)

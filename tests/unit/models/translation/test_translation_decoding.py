@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from headway.models.translation import Decoding, TranslationModel, translation_preset
-from headway.models.translation.best import top
+from headway.models.translation.best import logsumexp, top
+from headway.models.translation.cache import FIRST_CAPACITY, first_state
+from headway.models.translation.linear import FEW, OUTPUTS, of_few
+from headway.models.translation.search import closed_up
 from headway.models.translation.stepping import Stepper
 
 END = 2
@@ -208,3 +211,60 @@ def test_steps_of_one_size_are_the_same(monkeypatch, name, beam):
     for hypotheses, wanted in zip(found, exact, strict=True):
         assert [h.tokens for h in hypotheses] == [h.tokens for h in wanted]
         assert [h.score for h in hypotheses] == pytest.approx([h.score for h in wanted], abs=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (3, 4, 50), (17, 40)])
+def test_logsumexp_is_torchs(shape):
+    z = torch.randn(shape, dtype=torch.float64)
+    torch.testing.assert_close(logsumexp(z), z.logsumexp(-1))
+
+
+@pytest.mark.parametrize("rows", [FEW[0] - 1, FEW[0], FEW[-1], FEW[-1] + 1])
+@pytest.mark.parametrize("outputs", [30, OUTPUTS, OUTPUTS + 5])
+def test_few_rows_one_way_round_or_the_other(rows, outputs):
+    layer = torch.nn.Linear(16, outputs, bias=False)
+    x = torch.randn(rows, 1, 16)
+    with torch.no_grad():
+        found = of_few(layer, x)
+    torch.testing.assert_close(found, layer(x).detach())
+    assert found.shape == (rows, 1, outputs) and found.is_contiguous()
+    assert of_few(layer, x).requires_grad  # where gradients are asked for it is the layer's own
+
+
+def test_few_rows_of_a_layer_that_somebody_wrapped():
+    class Doubled(torch.nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    layer, x = Doubled(16, 30, bias=False), torch.randn(FEW[0], 16)
+    with torch.no_grad():
+        torch.testing.assert_close(of_few(layer, x), layer(x))
+
+
+@pytest.mark.parametrize(
+    ("done", "order"),
+    [
+        ([False, True, False, True, False], [0, 4, 2]),
+        ([True, False], [1]),
+        ([False, False, True], [0, 1]),
+        ([True, True], []),
+        ([True, True, False, False], [3, 2]),
+    ],
+)
+def test_places_of_sources_that_leave_are_taken_by_the_last(done, order):
+    assert closed_up(done) == order
+
+
+def test_a_smaller_state_is_that_of_its_sources():
+    model = model_of("t5")
+    memory, lengths = torch.randn(5, 6, 16), torch.tensor([6, 2, 5, 1, 3])
+    whole, state = (
+        first_state(model.decoder, memory, lengths, start=1, paths=2, capacity=FIRST_CAPACITY) for _ in range(2)
+    )
+    order = [0, 4, 2]
+    smaller = state.of_sources(order)
+    for name in ("tokens", "allowed", "memory_allowed"):
+        torch.testing.assert_close(getattr(smaller, name), getattr(whole, name)[order])
+    for name in ("keys", "values", "memory_keys", "memory_values"):
+        for found, wanted in zip(getattr(smaller, name), getattr(whole, name), strict=True):
+            assert torch.equal(found, wanted[order])
