@@ -19,8 +19,8 @@ from headway.attention.triton.op import no_second
 LEAD = 2  # places before that of the leftmost offset
 LONGEST_REACH = (TILE - 2 * LEAD - 1) // 2
 PROGRAMS = 3  # for each multiprocessor
-# With fewer keys, most of all with one, the gradients of scores cancel, and what is left is that these kernels round what
-# the table of values says of them to half precision.
+# With fewer keys, most of all with one, the gradients of scores cancel. What is left then is an error of these kernels:
+# they round what the table of values says of the gradients to half precision.
 FEWEST_KEYS = 16
 
 
