@@ -132,6 +132,29 @@ def pretraining() -> str:
     return "\n".join(lines)
 
 
+def cost_on_cpu() -> str:
+    """What position costs a small model on a CPU, over none in the same rounds."""
+    from headway.cost import CostTable
+
+    record = newest("cost")
+    table = CostTable.from_json({name: record[name] for name in ("config", "environment", "measurements")})
+    ((model, length), cells) = next(iter(table.groups().items()))
+    lines = ["| over none (20 % and 80 % of rounds) | training | inference |", "|---|---|---|"]
+    for cell in cells:
+        shown = []
+        for mode in ("training", "inference"):
+            ratio = table.ratio(cell, mode)
+            shown.append("–" if ratio is None else f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})")
+        lines.append(f"| {cell.row} | {' | '.join(shown)} |")
+    environment = record["environment"]
+    lines.append("")
+    lines.append(
+        f"{model}, n = {length}, float32, {environment['threads']} threads, torch {environment['torch']}, "
+        f"{record['path'].stem.split('_')[3]}; [{record['path'].name}](../{record['path']})."
+    )
+    return "\n".join(lines)
+
+
 def translation() -> str:
     """Decoding and training beside transformers' MarianMT, and what position costs; the newest file of each machine."""
     paths = sorted(RESULTS.glob("translation_*.json"), key=lambda path: (path.name.split("_")[3][:10], path.name))
@@ -216,6 +239,7 @@ TABLES = {
     "attention": attention,
     "attention_ratios": attention_ratios,
     "pretraining": pretraining,
+    "cost_on_cpu": cost_on_cpu,
     "translation": translation,
     "pretraining_wiki": pretraining_wiki,
     "main_encodings": main_encodings,
