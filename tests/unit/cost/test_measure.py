@@ -52,7 +52,9 @@ def test_a_broken_path_is_seen_before_it_is_timed(monkeypatch):
 
 def test_training_that_does_not_learn_is_an_error():
     trained = bench("none", ("training",))
+    trained.prepare()
     trained.turn("training", 45)
+    assert trained.steps == 2 + 1 + 45  # those that are not timed learn as well
     trained.first_loss = 1e-3
     with pytest.raises(FloatingPointError, match=r"expected a loss below the first, 0\.001"):
         trained.turn("training", 1)

@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -126,12 +127,9 @@ class Training:
             seed_dropout(self.processes.device, seed_of(self.seed, step, self.processes.rank, index))
             shapes, batch = self._placed(part)
             with accumulating(self.spread, last=index == len(parts) - 1):
-                if len(parts) == 1:
-                    self.recordings(shapes, lambda batch=batch: self._whole(batch))  # type: ignore[misc]
-                else:
-                    self.recordings(shapes, lambda batch=batch: self._part(batch))  # type: ignore[misc]
+                self.recordings(shapes, partial(self._whole if len(parts) == 1 else self._part, batch))
         if len(parts) > 1:
-            self.recordings("update", lambda: self._update(keep=self.recordings.on))
+            self.recordings("update", partial(self._update, keep=self.recordings.on))
         self.meter.add(step, self.loss, self.norm)
 
     def _placed(self, part: Batch) -> tuple[Hashable, Batch]:
