@@ -246,6 +246,33 @@ def test_width_64_with_relative_keys_and_values(kind, q_len, k_len, masking):
 
 
 @pytest.mark.skipif(not CUDA, reason="the Hopper kernels are CUDA")
+@pytest.mark.parametrize("masking", ["nothing", "causal", "lengths"])
+@pytest.mark.parametrize(("q_len", "k_len"), [(64, 64), (130, 300), (300, 130), (1, 200), (257, 257), (512, 512)])
+@pytest.mark.parametrize("kind", ["low rank", "toeplitz and low rank"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_width_64_with_a_matrix(kind, dtype, q_len, k_len, masking):
+    check(kind, dtype, 3, 4, 2, q_len, k_len, 64, **masks(3, q_len, k_len)[masking])
+
+
+@pytest.mark.skipif(not CUDA, reason="the Hopper kernels are CUDA")
+@pytest.mark.parametrize("batch", [2, 6])
+@pytest.mark.parametrize("kind", ["low rank", "toeplitz"])
+def test_width_64_with_dropout_is_as_in_the_other_kernels(kind, batch, monkeypatch):
+    """The same random numbers drop the same weights in both families of kernels."""
+    from headway.attention.triton import hopper
+
+    make, parameters = made(kind, batch, 4, 200, 200, 64)
+    inputs, upstream = [draw(batch, 4, 200, 64) for _ in range(3)], draw(batch, 4, 200, 64)
+    found = []
+    for fits in (hopper.fits, lambda *_: False):
+        monkeypatch.setattr(hopper, "fits", fits)
+        torch.manual_seed(3)
+        found.append(outcome("triton", torch.bfloat16, make, parameters, inputs, upstream, dropout=0.3))
+    for ours, others in zip(*found, strict=True):
+        assert (ours.double() - others.double()).norm() <= 0.01 * others.double().norm()
+
+
+@pytest.mark.skipif(not CUDA, reason="the Hopper kernels are CUDA")
 @pytest.mark.parametrize("kind", sorted(RELATIVES))
 def test_width_64_with_relatives_and_dropout_is_as_in_the_other_kernels(kind, monkeypatch):
     """The same random numbers drop the same weights in both families of kernels."""
@@ -294,7 +321,7 @@ def test_head_widths(width, dtype):
 
 
 @pytest.mark.parametrize("masking", ["nothing", "all"])
-@pytest.mark.parametrize("kind", ["toeplitz", "sum", "relative keys and values", "everything"])
+@pytest.mark.parametrize("kind", ["toeplitz", "low rank", "sum", "relative keys and values", "everything"])
 @given(data=st.data())
 @settings(
     max_examples=40 if CUDA else 1,
@@ -304,7 +331,7 @@ def test_head_widths(width, dtype):
 def test_random_shapes(kind, masking, data):
     longest = 300 if CUDA else 40
     q_len, k_len = (data.draw(st.integers(1, longest)) for _ in range(2))
-    groups, batch = data.draw(st.sampled_from([1, 2])), data.draw(st.integers(1, 3))
+    groups, batch = data.draw(st.sampled_from([1, 2])), data.draw(st.integers(1, 5))
     check(kind, DTYPES[0], batch, 2 * groups, groups, q_len, k_len, 64 if CUDA else 16,
           **masks(batch, q_len, k_len)[masking])  # fmt: skip
 

@@ -3,7 +3,8 @@
 A Toeplitz bias is read from eight shifted copies of its values, so that every load is aligned; its gradient is summed
 along block diagonals over the whole batch before it is turned into offsets. A low-rank bias, and segments, are a second
 product inside the tile. Relative keys are a few numbers per query, looked up near the diagonal and constant beyond.
-Where the whole score matrix is one tile, all that the batch shares is one small matrix.
+Where the whole score matrix is one tile, all that the batch shares is one small matrix; on Hopper at head width 64 also
+where a low-rank bias has few enough scores (hopper.MOST_SCORES), else memory is linear in n.
 """
 
 from __future__ import annotations
@@ -57,26 +58,59 @@ def is_one_tile(request: Request) -> bool:
 
 
 def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
-    from headway.attention.triton import op, short
+    from headway.attention.triton import op
 
     q, k, v = (t if t.stride(3) == 1 else t.contiguous() for t in (request.q, request.k, request.v))
     if _is_relative(request, q, k, v):
         return _relative(request, q, k, v)
     masking = request.masking
-    values, left, right = _shared_parts(request)
+    parts = values, left, right = _shared_parts(request)
     rows, value_table, reach, shift = _relative_parts(request, q)
-    one_tile = rows is None and value_table is None and short.fits(q, v, values, left, right)
+    relative = rows is not None or value_table is not None
+    by, backward_by, tables, backward_tables = _kernels(request, q, k, v, parts, relative)
     learned = torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in (left, right))
     noise = None if request.dropout == 0 else dropout_noise(q, k)
     output, _, weights, _ = op.fused(
         q, k, v, values, left, right, rows, reach, shift, value_table is not None,
-        masking.mask, masking.causal, masking.lengths, masking.q_documents, masking.k_documents,
-        request.scale, request.dropout, noise, learned and q.dtype != torch.float32 and not one_tile, one_tile,
+        masking.mask, masking.causal, _lengths(request), masking.q_documents, masking.k_documents,
+        request.scale, request.dropout, noise, learned and q.dtype != torch.float32 and by != "one tile",
+        by, backward_by, tables, backward_tables,
     )  # fmt: skip
     if value_table is not None:
         of_values = torch.bmm(weights.to(q.dtype).flatten(1, 2), value_table)
         output = output + of_values.view(q.shape[1], q.shape[0], q.shape[2], -1).transpose(0, 1)
     return cast("Tensor", output)
+
+
+Parts = tuple[Tensor | None, Tensor | None, Tensor | None]  # of a bias: Toeplitz values, low-rank left and right
+
+
+def _kernels(
+    request: Request, q: Tensor, k: Tensor, v: Tensor, parts: Parts, relative: bool
+) -> tuple[str, str, list[Tensor], list[Tensor]]:
+    """Which kernels go forward and which backward, and what they read of the bias."""
+    from headway.attention.triton import hopper, short
+    from headway.attention.triton.tables import bias_matrix
+
+    values, left, right = (None if part is None else part.detach() for part in parts)
+    plain = request.masking.mask is None and request.masking.q_documents is None and not relative
+    on_hopper = plain and hopper.fits(q, k, v, values, left, right)
+    q_len, k_len = q.shape[2], k.shape[2]
+    if not relative and short.fits(q, v, values, left, right):
+        given = values is not None or left is not None
+        ahead = [bias_matrix(values, left, right, k_len, q.dtype != torch.float32)] if given else []
+        if on_hopper and left is None and parts[0] is not None and parts[0].requires_grad and request.needs_grad:
+            return "one tile", "hopper", ahead, hopper.tables(values, None, None, q_len, k_len, True)
+        return "one tile", "one tile", ahead, [t.mT.contiguous() for t in ahead] if request.needs_grad else []
+    if on_hopper:
+        tables = hopper.tables(values, left, right, q_len, k_len, request.needs_grad)
+        return "hopper", "hopper", tables, tables if request.needs_grad else []
+    return "triton", "triton", [], []
+
+
+def _lengths(request: Request) -> Tensor | None:
+    lengths = request.masking.lengths
+    return None if lengths is None else lengths.to(torch.int32)
 
 
 def _is_relative(request: Request, q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -93,25 +127,28 @@ def _is_relative(request: Request, q: Tensor, k: Tensor, v: Tensor) -> bool:
         and masking.q_documents is None
         and max(term.clip for term in (*keys, *values)) <= relative.LONGEST_REACH
         and (k.shape[2] >= relative.FEWEST_KEYS or not request.needs_grad)
+        and request.scale > 0  # which keeps a masked score lowest
         and hopper.takes(q, k, v)
     )
 
 
 def _relative(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    from headway.attention.triton.relative import fused_relative
+    from headway.attention.triton.relative import fused_relative, in_places
 
     keys, values = _relative_terms(request)
     reach = max(1, *(term.clip for term in (*keys, *values)))
+    key_table = None if not keys else _table(keys, reach, q).float() * request.scale
+    value_table = None if not values else _table(values, reach, q).float()
+    places = [None if t is None else in_places(t.detach().to(q.dtype)) for t in (key_table, value_table)]
     output, _ = fused_relative(
-        q, k, v, None if not keys else _table(keys, reach, q).float() * request.scale,
-        None if not values else _table(values, reach, q).float(),
-        reach, (*keys, *values)[0].q_start, request.masking.causal, request.masking.lengths,
+        q, k, v, key_table, value_table, *places,
+        reach, (*keys, *values)[0].q_start, request.masking.causal, _lengths(request),
         request.scale, request.dropout, None if request.dropout == 0 else dropout_noise(q, k),
     )  # fmt: skip
     return cast("Tensor", output)
 
 
-def _shared_parts(request: Request) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+def _shared_parts(request: Request) -> Parts:
     """All terms that do not meet the query, as one Toeplitz bias and one low-rank one."""
     values: Tensor | None = None
     pairs: list[LowRank] = []

@@ -9,6 +9,7 @@ import triton.language as tl
 
 from headway.attention.triton.tiles import (
     LOG2E,
+    VARYING,
     allowed_tile,
     diagonal_sums,
     document_span,
@@ -46,7 +47,7 @@ def delta_kernel(
     tl.store(delta_ptr + pair * q_len + offs, tl.sum(out * grad, 1), mask=offs < q_len)
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "reach", "rows_shift"])  # one kernel for all lengths
+@triton.jit(do_not_specialize=VARYING)
 def query_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, grad_weights_ptr, lse_ptr, delta_ptr, dq_ptr, dleft_ptr, drows_ptr,
     q_stride_b, q_stride_h, q_stride, k_stride_b, k_stride_h, k_stride, v_stride_b, v_stride_h, v_stride,
@@ -176,7 +177,7 @@ def query_kernel(
         tl.store(dleft_ptrs, dleft.to(dleft_ptr.dtype.element_ty), mask=rows & (offs_r[None, :] < RANK))
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "reach", "rows_shift"])  # one kernel for all lengths
+@triton.jit(do_not_specialize=VARYING)
 def key_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, grad_weights_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, dright_ptr,
     q_stride_b, q_stride_h, q_stride, k_stride_b, k_stride_h, k_stride, v_stride_b, v_stride_h, v_stride,
@@ -308,9 +309,7 @@ def key_kernel(
         tl.store(dright_ptrs, dright.to(dright_ptr.dtype.element_ty), mask=rows & (offs_r[None, :] < RANK))
 
 
-@triton.jit(
-    do_not_specialize=["q_len", "k_len", "reach", "rows_shift", "batch", "together", "chunks"]
-)  # one kernel for all lengths
+@triton.jit(do_not_specialize=VARYING)
 def diagonal_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, grad_weights_ptr, lse_ptr, delta_ptr, sums_ptr,
     q_stride_b, q_stride_h, q_stride, k_stride_b, k_stride_h, k_stride, v_stride_b, v_stride_h, v_stride,

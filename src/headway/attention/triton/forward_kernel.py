@@ -9,6 +9,7 @@ import triton.language as tl
 
 from headway.attention.triton.tiles import (
     LOG2E,
+    VARYING,
     allowed_tile,
     document_span,
     far_sums,
@@ -23,7 +24,7 @@ from headway.attention.triton.tiles import (
 )
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "reach", "rows_shift"])  # one kernel for all lengths
+@triton.jit(do_not_specialize=VARYING)
 def forward_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, rest_ptr, lse_ptr, weights_ptr,
     q_stride_b, q_stride_h, q_stride, k_stride_b, k_stride_h, k_stride, v_stride_b, v_stride_h, v_stride,

@@ -26,16 +26,19 @@ __device__ __forceinline__ u64 describe(u32 address) {
 #define NUMBERS32                                                                                                  \
     "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                      \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
-#define FOUR(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define ALL32(d)                                                                                                   \
-    FOUR(d, 0), FOUR(d, 4), FOUR(d, 8), FOUR(d, 12), FOUR(d, 16), FOUR(d, 20), FOUR(d, 24), FOUR(d, 28)
+#define FOUR(how, d, i) how(d[i]), how(d[i + 1]), how(d[i + 2]), how(d[i + 3])
+#define ALL32(how, d)                                                                                              \
+    FOUR(how, d, 0), FOUR(how, d, 4), FOUR(how, d, 8), FOUR(how, d, 12), FOUR(how, d, 16), FOUR(how, d, 20),       \
+        FOUR(how, d, 24), FOUR(how, d, 28)
 
-// d (64 x 64) = or += a (64 x 16) b^T (64 x 16), both in shared memory with the 16 columns side by side.
-__device__ __forceinline__ void multiply(float (&d)[32], u64 a, u64 b, int add) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " NUMBERS32 ", %32, %33, p, 1, 1, 0, 0;\n}\n"
-        : ALL32(d) : "l"(a), "l"(b), "r"(add));
+// d (64 x 64) = a (64 x 64) b^T (64 x 64), both in shared memory, in four products of 16 columns; the first only writes d.
+__device__ __forceinline__ void multiply(float (&d)[32], u64 a, u64 b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " NUMBERS32 ", %32, %33, 0, 1, 1, 0, 0;\n"
+                 : ALL32("=f", d) : "l"(a), "l"(b));
+#pragma unroll
+    for (int step = 1; step < 4; step++)
+        asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " NUMBERS32 ", %32, %33, 1, 1, 1, 0, 0;\n"
+                     : ALL32("+f", d) : "l"(a + 2 * step), "l"(b + 2 * step));
 }
 
 // d (64 x 64) += a (64 x 16) b (16 x 64): a in registers, b in shared memory with its 64 columns side by side.
@@ -43,7 +46,7 @@ __device__ __forceinline__ void multiply_from_registers(float (&d)[32], const u3
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " NUMBERS32
         ", {%32, %33, %34, %35}, %36, 1, 1, 1, 1;\n"
-        : ALL32(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+        : ALL32("+f", d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
 // d (64 x 64) += a (64 x 64) b (64 x 64): a packed in registers as scores are held, b in shared memory.
@@ -65,6 +68,17 @@ __device__ __forceinline__ void pin(float (&d)[32]) {
     for (int i = 0; i < 32; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+// Where `counts` (which row of two, column in the tile) is false, the number becomes `otherwise`. Most tiles need no check;
+// the compiler would check every number of every tile, could it move this out of its branch.
+template <class Counts>
+__device__ __forceinline__ void keep(float (&d)[32], float otherwise, Counts counts) {
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+        if (!counts((i >> 1) & 1, 8 * (i >> 2) + 2 * (threadIdx.x & 3) + (i & 1))) d[i] = otherwise;
+        asm volatile("" : "+f"(d[i]));
+    }
+}
+
 __device__ __forceinline__ u32 pack(float low, float high) {
     u32 both;
     asm("cvt.rn." TYPE "x2.f32 %0, %1, %2;\n" : "=r"(both) : "f"(high), "f"(low));
@@ -77,11 +91,11 @@ __device__ __forceinline__ float exp2_fast(float x) {
     return y;
 }
 
-// Rows first to first + 63 of a matrix, zero from `rows` on, by 128 threads.
+// Rows first to first + 63 of a matrix, zero from `rows` on, by each 128 threads that call it.
 __device__ __forceinline__ void load_tile(u32 to, const u16* from, int stride, int first, int rows) {
 #pragma unroll
     for (int part = 0; part < 4; part++) {
-        const int piece = threadIdx.x + 128 * part, row = piece >> 3, column = piece & 7;
+        const int piece = (threadIdx.x & 127) + 128 * part, row = piece >> 3, column = piece & 7;
         const int bytes = first + row < rows ? 16 : 0;
         const u16* source = from + (long long)(bytes ? first + row : 0) * stride + column * 8;
         const u32 target = to + row * 128 + ((column ^ (row & 7)) << 4);
@@ -141,9 +155,24 @@ __device__ __forceinline__ bool rise(float (&highest)[2], float (&top)[2], float
     return true;
 }
 
-// The output of a thread's two rows and the log2 of their denominators; a row that saw nothing is zero.
+__device__ __forceinline__ float2 unpack_float16(u32 both) {
+    float2 apart;
+    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\ncvt.f32.f16 %0, low;\ncvt.f32.f16 %1, high;\n}\n"
+        : "=f"(apart.x), "=f"(apart.y) : "r"(both));
+    return apart;
+}
+__device__ __forceinline__ float2 unpack(u32 both) {
+#ifdef BFLOAT16
+    return make_float2(__int_as_float(both << 16), __int_as_float(both & 0xffff0000));
+#else
+    return unpack_float16(both);
+#endif
+}
+
+// The output of a thread's two rows, what rounding took from it if `rest` is given, and the log2 of their denominators; a
+// row that saw nothing is zero.
 __device__ __forceinline__ void keep_output(
-    u16* out, float* lse, const float (&acc)[32], const float (&top)[2], float (&total)[2], float unit,
+    u16* out, u16* rest, float* lse, const float (&acc)[32], const float (&top)[2], float (&total)[2], float unit,
     long long b, int head, int heads, int row0, int q_len) {
     const float none = -__int_as_float(0x7f800000);
     const int pair = threadIdx.x & 3;
@@ -158,8 +187,14 @@ __device__ __forceinline__ void keep_output(
         if (pair == 0) lse[(b * heads + head) * q_len + row] = seen ? top[r] + log2f(total[r]) : -none;
 #pragma unroll
         for (int n = 0; n < 8; n++) {
-            const int i = 4 * n + 2 * r;
-            *(u32*)(out + ((b * q_len + row) * heads + head) * TILE + 8 * n + 2 * pair) = pack(acc[i] * share, acc[i + 1] * share);
+            const float first = acc[4 * n + 2 * r] * share, second = acc[4 * n + 2 * r + 1] * share;
+            const long long place = ((b * q_len + row) * heads + head) * TILE + 8 * n + 2 * pair;
+            const u32 rounded = pack(first, second);
+            *(u32*)(out + place) = rounded;
+            if (rest) {
+                const float2 kept = unpack(rounded);
+                *(u32*)(rest + place) = pack(first - kept.x, second - kept.y);
+            }
         }
     }
 }

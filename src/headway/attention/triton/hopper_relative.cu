@@ -153,8 +153,7 @@ __device__ __forceinline__ void load_table(u32 to, const u16* from) {
 __device__ __forceinline__ void whole_product(float (&d)[32], u32 a, u32 b) {
     const u64 a_is = describe(a), b_is = describe(b);
     products_begin();
-#pragma unroll
-    for (int step = 0; step < 4; step++) multiply(d, a_is + 2 * step, b_is + 2 * step, step != 0);
+    multiply(d, a_is, b_is);
     products_sent();
     products_done();
     pin(d);
@@ -245,6 +244,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) forward(
 #endif
             whole_product(s, at_q + turn * TILE_BYTES, at_k + stage * TILE_BYTES);
             const bool checked = (tile + 1) * TILE > min(length, causal ? start_q + shift + 1 : length);
+            if (checked) keep(s, none, [&](int r, int column) { return tile * TILE + column < limit[r]; });
             const int first_offset = tile * TILE - (start_q + 16 * warp + 15) - begin;  // of this warp's rows
             const int side = side_of(first_offset, first_offset + 78);
             u32 weights[16];
@@ -263,11 +263,6 @@ extern "C" __global__ void __launch_bounds__(128, 3) forward(
 #endif
                         s[i] = fmaf(s[i], factor, more.x);
                         s[i + 1] = fmaf(s[i + 1], factor, more.y);
-                        if (checked) {
-                            const int column = tile * TILE + 8 * n + 2 * pair;
-                            if (column >= limit[r]) s[i] = none;
-                            if (column + 1 >= limit[r]) s[i + 1] = none;
-                        }
                         highest[r] = fmaxf(highest[r], fmaxf(s[i], s[i + 1]));
                     }
                 }
@@ -335,7 +330,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) forward(
 #endif
         products_done();
         pin(acc);
-        keep_output(out, lse, acc, top, total, drop.unit, b, head, heads, row0, q_len);
+        keep_output(out, nullptr, lse, acc, top, total, drop.unit, b, head, heads, row0, q_len);
     }
 }
 
@@ -360,7 +355,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
     const int thread = threadIdx.x, warp = thread >> 5, row8 = (thread & 31) >> 2, pair = thread & 3;
     const int head = blockIdx.x % heads, slot = blockIdx.x / heads, slots = gridDim.x / heads;
     const int blocks = (q_len + TILE - 1) / TILE, shift = k_len - q_len;
-    const float factor = (float)(scale * 1.4426950408889634);
+    const float factor = (float)(scale * 1.4426950408889634), none = -__int_as_float(0x7f800000);
 #ifdef KEYS
     load_tile(at_keys, key_table + head * TILE * TILE, TILE, 0, TILE);
 #endif
@@ -464,10 +459,8 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
             const u64 q_is = describe(at_q), grad_is = describe(at_grad);
             const u64 k_is = describe(at_k + stage * TILE_BYTES), v_is = describe(at_v + stage * TILE_BYTES);
             products_begin();
-#pragma unroll
-            for (int step = 0; step < 4; step++) multiply(s, q_is + 2 * step, k_is + 2 * step, step != 0);
-#pragma unroll
-            for (int step = 0; step < 4; step++) multiply(dp, grad_is + 2 * step, v_is + 2 * step, step != 0);
+            multiply(s, q_is, k_is);
+            multiply(dp, grad_is, v_is);
             products_sent();
             const bool checked = (tile + 1) * TILE > min(length, causal ? start_q + shift + 1 : length);
             const int first_offset = tile * TILE - (start_q + 16 * warp + 15) - begin;
@@ -475,6 +468,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
             products_done();
             pin(s);
             pin(dp);
+            if (checked) keep(s, none, [&](int r, int column) { return tile * TILE + column < limit[r]; });
 
             u32 packed[16];
             auto differentiate = [&](auto close) {  // in tiles close to the diagonal or away from it
@@ -493,24 +487,19 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
 #ifdef VALUES
                         if (CLOSE) of_value = rows.pair(of_values, r, x);
 #endif
-                        float p0 = exp2_fast(fmaf(s[i], factor, more.x) - lse_of[r]);
-                        float p1 = exp2_fast(fmaf(s[i + 1], factor, more.y) - lse_of[r]);
-                        if (checked) {
-                            const int column = tile * TILE + 8 * n + 2 * pair;
-                            if (column >= limit[r]) p0 = 0.0f;
-                            if (column + 1 >= limit[r]) p1 = 0.0f;
-                        }
+                        const float p0 = exp2_fast(fmaf(s[i], factor, more.x) - lse_of[r]);
+                        const float p1 = exp2_fast(fmaf(s[i + 1], factor, more.y) - lse_of[r]);
                         float dp0 = dp[i] + of_value.x, dp1 = dp[i + 1] + of_value.y, w0 = p0, w1 = p1;
 #ifdef DROPOUT
                         const uint2 noise_of = noise_pair(drop.of_keys + tile * TILE + 8 * n + 2 * pair);
                         const bool drop0 = drop.drops(row_noise[r], noise_of.x);
                         const bool drop1 = drop.drops(row_noise[r], noise_of.y);
-                        dp0 = drop0 ? 0.0f : dp0 * drop.unit;
-                        dp1 = drop1 ? 0.0f : dp1 * drop.unit;
+                        if (drop0) dp0 = 0.0f;
+                        if (drop1) dp1 = 0.0f;
                         w0 = drop0 ? 0.0f : p0 * drop.unit;
                         w1 = drop1 ? 0.0f : p1 * drop.unit;
 #endif
-                        const float d0 = p0 * (dp0 - delta_of[r]), d1 = p1 * (dp1 - delta_of[r]);
+                        const float d0 = p0 * fmaf(dp0, drop.unit, -delta_of[r]), d1 = p1 * fmaf(dp1, drop.unit, -delta_of[r]);
                         packed[2 * n + r] = pack(d0, d1);
                         of_tile[r] += d0 + d1;
                         of_weights[r] += w0 + w1;
@@ -546,7 +535,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
         for (int i = 0; i < 32; i++) dq_acc[i] *= unit;
 
         u32 a[STEPS][4];
-        auto keep = [&](u16* to) {
+        auto store = [&](u16* to) {
 #pragma unroll
             for (int step = 0; step < STEPS; step++) {
 #pragma unroll
@@ -558,7 +547,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
         };
 #ifdef KEYS
         collect(a, rows, of_keys, far, start_q + 16 * warp + begin, tiles * TILE);
-        keep(dscores);
+        store(dscores);
         const u64 keys_is = describe(at_keys);
         products_begin();
 #pragma unroll
@@ -569,7 +558,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
         pin(dq_acc);
 #ifdef VALUES
         collect(a, rows, of_values, far_weights, start_q + 16 * warp + begin, tiles * TILE);
-        keep(weights);
+        store(weights);
 #endif
 #pragma unroll
         for (int n = 0; n < 8; n++) {
@@ -604,7 +593,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) key(
     const int key_blocks = (k_len + TILE - 1) / TILE, blocks = (q_len + TILE - 1) / TILE, shift = k_len - q_len;
     const int start_k = (blockIdx.x % key_blocks) * TILE, head = (blockIdx.x / key_blocks) % heads;
     const long long b = blockIdx.x / key_blocks / heads, of_pair = b * heads + head;
-    const float factor = (float)(scale * 1.4426950408889634);
+    const float factor = (float)(scale * 1.4426950408889634), none = -__int_as_float(0x7f800000);
     const u16* q_of = q + b * q_batch + (long long)head * q_head;
     const u16* grad_of = grad + b * grad_batch + (long long)head * grad_head;
     const int length = lengths ? lengths[b] : k_len;
@@ -677,10 +666,8 @@ extern "C" __global__ void __launch_bounds__(128, 2) key(
         products_begin();
         const u64 k_is = describe(at_k), v_is = describe(at_v);
         const u64 q_is = describe(at_q + stage * TILE_BYTES), grad_is = describe(at_grad + stage * TILE_BYTES);
-#pragma unroll
-        for (int step = 0; step < 4; step++) multiply(s, k_is + 2 * step, q_is + 2 * step, step != 0);
-#pragma unroll
-        for (int step = 0; step < 4; step++) multiply(dp, v_is + 2 * step, grad_is + 2 * step, step != 0);
+        multiply(s, k_is, q_is);
+        multiply(dp, v_is, grad_is);
         products_sent();
         const bool checked =
             start_q + TILE > q_len || start_k + TILE > length || (causal && start_q < start_k + TILE - 1 - shift);
@@ -689,6 +676,8 @@ extern "C" __global__ void __launch_bounds__(128, 2) key(
         products_done();
         pin(s);
         pin(dp);
+        if (checked)
+            keep(s, none, [&](int r, int column) { return start_q + column >= from_query[r] && start_q + column < q_len; });
 
         const float2* lse_of = (const float2*)(numbers_of + stage * 3 * TILE) + pair;
         const float2* delta_of = lse_of + TILE / 2;
@@ -719,26 +708,20 @@ extern "C" __global__ void __launch_bounds__(128, 2) key(
 #endif
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
-                    const int i = 4 * n + 2 * r, query = start_q + 8 * n + 2 * pair;
-                    float p0 = exp2_fast(fmaf(s[i], factor, more[r].x) - subtract.x);
-                    float p1 = exp2_fast(fmaf(s[i + 1], factor, more[r].y) - subtract.y);
-                    if (checked) {
-                        if (query < from_query[r] || query >= q_len) p0 = 0.0f;
-                        if (query + 1 < from_query[r] || query + 1 >= q_len) p1 = 0.0f;
-                    }
-                    s[i] = p0;
-                    s[i + 1] = p1;
+                    const int i = 4 * n + 2 * r;
+                    s[i] = exp2_fast(fmaf(s[i], factor, more[r].x) - subtract.x);
+                    s[i + 1] = exp2_fast(fmaf(s[i + 1], factor, more[r].y) - subtract.y);
                     dp[i] += of_value[r].x;
                     dp[i + 1] += of_value[r].y;
 #ifdef DROPOUT
-                    const uint2 of_queries = noise_pair(drop.of_queries + query);
+                    const uint2 of_queries = noise_pair(drop.of_queries + start_q + 8 * n + 2 * pair);
                     const bool drop0 = drop.drops(of_queries.x, row_noise[r]);
                     const bool drop1 = drop.drops(of_queries.y, row_noise[r]);
-                    weights[2 * n + r] = pack(drop0 ? 0.0f : p0, drop1 ? 0.0f : p1);
-                    dp[i] = drop0 ? 0.0f : dp[i] * drop.unit;
-                    dp[i + 1] = drop1 ? 0.0f : dp[i + 1] * drop.unit;
+                    weights[2 * n + r] = pack(drop0 ? 0.0f : s[i], drop1 ? 0.0f : s[i + 1]);
+                    if (drop0) dp[i] = 0.0f;
+                    if (drop1) dp[i + 1] = 0.0f;
 #else
-                    weights[2 * n + r] = pack(p0, p1);
+                    weights[2 * n + r] = pack(s[i], s[i + 1]);
 #endif
                 }
             }
@@ -754,7 +737,8 @@ extern "C" __global__ void __launch_bounds__(128, 2) key(
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const int i = 4 * n + 2 * r;
-                packed[2 * n + r] = pack(s[i] * (dp[i] - subtract.x), s[i + 1] * (dp[i + 1] - subtract.y));
+                const float d0 = fmaf(dp[i], drop.unit, -subtract.x), d1 = fmaf(dp[i + 1], drop.unit, -subtract.y);
+                packed[2 * n + r] = pack(s[i] * d0, s[i + 1] * d1);
             }
         }
         products_begin();

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headway.attention.triton import backward_kernels, forward_kernel, hopper, short, tiles
 from headway.attention.triton.layout import LOG2E, by_eight, rows_first, strides, summed_groups
+from headway.attention.triton.tables import of_parts
 
 Config = dict[str, int]
 
@@ -64,18 +65,20 @@ def fused(
     dropout: float,
     noise: Tensor | None,  # (B, H, numbers of queries and keys) of 32 bits, for dropout; see `noise`
     exact: bool,  # whether to return what rounding took from the output, for the gradients of shared factors
-    one_tile: bool,  # whether to use the kernels for short sequences
+    by: str,  # which kernels: "one tile", "hopper" or "triton"
+    backward_by: str,
+    tables: list[Tensor],  # what they read of the bias, unless they are Triton's
+    backward_tables: list[Tensor],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # output, log2 of denominators (B, H, Lq), weights of offsets, rest
     call = Call(q, k, v, left, right, mask, causal, lengths, q_documents, k_documents, scale, dropout, noise)
-    if one_tile:
-        return *short.forward(call, values), q.new_empty(0), q.new_empty(0)
+    if by == "one tile":
+        return *short.forward(call, tables), q.new_empty(0), q.new_empty(0)
     out = rows_first(q, q.shape[2], v.shape[3])
     rest = torch.empty_like(out) if exact else q.new_empty(0)
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
     of_offsets = _weights_like(q, reach, exact).zero_() if weights else q.new_empty(0)
-    if not exact and hopper.fits(call, values, rows, weights):
-        assert values is not None
-        hopper.Hopper(call, values).forward(out, lse)
+    if by == "hopper":
+        hopper.Hopper(call, tables).forward(out, rest if exact else None, lse)
         return out, lse, of_offsets, rest
     setting = call.config("forward")
     grid = (triton.cdiv(q.shape[2], setting["BLOCK_Q"]) * q.shape[0] * q.shape[1],)
@@ -112,15 +115,15 @@ def fused_backward(
     scale: float,
     dropout: float,
     noise: Tensor | None,
-    learned: bool,
-    one_tile: bool,
+    learned: bool,  # whether the gradient of values is wanted
+    by: str,
+    tables: list[Tensor],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # of q, k, v, values, left, right, rows
     call = Call(q, k, v, left, right, mask, causal, lengths, q_documents, k_documents, scale, dropout, noise)
     grad = grad if grad.stride(3) == 1 and grad.data_ptr() % 16 == 0 else grad.contiguous()
     weights = of_offsets.numel() > 0
-    on_hopper = hopper.fits(call, values, rows, weights)
-    if one_tile and not (learned and on_hopper):
-        grads = short.backward(call, values, grad, lse, learned)
+    if by == "one tile":
+        grads = short.backward(call, tables, values, grad, lse, learned)
         return _shaped(call, grads, None, values if learned else None)
     batch, heads, q_len, width = q.shape
     k_len, v_width = v.shape[2:]
@@ -142,12 +145,13 @@ def fused_backward(
     bias, flags = call.bias(rows, reach, shift), call.flags(values, rows, weights)
 
     dvalues: Tensor | None = None
-    if on_hopper:
-        assert values is not None
-        fast = hopper.Hopper(call, values)
+    if by == "hopper":
+        fast = hopper.Hopper(call, tables, learned)
         fast.key_and_value(grad, lse, delta, dk, dv)
-        dvalues = fast.query_and_toeplitz(grad, lse, delta, dq)
-        return _shaped(call, (dq, dk, dv, dvalues, None, None), None, values if learned else None)
+        of_bias: Parts = (fast.query(grad, lse, delta, dq), None, None)
+        if left is not None:
+            of_bias = of_parts(values if learned else None, left, right, fast.bias_grad(grad, lse, delta), q.dtype)
+        return _shaped(call, (dq, dk, dv, *of_bias), None, values if learned else None)
 
     setting = call.config("key")
     grid = (triton.cdiv(k_len, setting["BLOCK_K"]) * pairs,)
@@ -167,6 +171,7 @@ def fused_backward(
     return _shaped(call, grads, None if rows is None else drows, values if learned else None)
 
 
+Parts = tuple[Tensor | None, Tensor | None, Tensor | None]  # of a bias: Toeplitz values, low-rank left and right
 Grads = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
 
 
@@ -372,8 +377,8 @@ def _whole(width: int) -> bool:
 @fused.register_fake
 def _(q, k, v, values, left, right, rows, reach, shift, weights, *rest):  # type: ignore[no-untyped-def]
     out = rows_first(q, q.shape[2], v.shape[3])
-    of_offsets = _weights_like(q, reach, rest[-2]) if weights else q.new_empty(0)
-    exact = torch.empty_like(out) if rest[-2] else q.new_empty(0)
+    of_offsets = _weights_like(q, reach, rest[-5]) if weights else q.new_empty(0)
+    exact = torch.empty_like(out) if rest[-5] else q.new_empty(0)
     return out, q.new_empty(q.shape[:3], dtype=torch.float32), of_offsets, exact
 
 
@@ -381,7 +386,7 @@ def _(q, k, v, values, left, right, rows, reach, shift, weights, *rest):  # type
 def _(grad, grad_weights, q, k, v, out, lse, of_offsets, rest, values, left, right, rows, *others):  # type: ignore[no-untyped-def]
     of_bias = [
         q.new_empty(0) if t is None else torch.empty_like(t, memory_format=torch.contiguous_format)
-        for t in (values if others[-2] else None, left, right, rows)
+        for t in (values if others[-3] else None, left, right, rows)
     ]
     grads = [rows_first(t, t.shape[2], t.shape[3]) for t in (q, k, v)]
     return *grads, *of_bias
@@ -389,26 +394,28 @@ def _(grad, grad_weights, q, k, v, out, lse, of_offsets, rest, values, left, rig
 
 def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
     q, k, v, values, left, right, rows, reach, shift, _, mask, causal, lengths, *others = inputs
-    q_documents, k_documents, scale, dropout, noise, _, one_tile = others
+    q_documents, k_documents, scale, dropout, noise, _, _, backward_by, tables, backward_tables = others
     ctx.save_for_backward(
-        q, k, v, *output, values, left, right, rows, mask, lengths, q_documents, k_documents, noise
+        q, k, v, *output, values, left, right, rows, mask, lengths, q_documents, k_documents, noise, *backward_tables
     )  # fmt: skip
-    ctx.settings = reach, shift, causal, scale, dropout, values is not None and values.requires_grad, one_tile
+    learned = values is not None and values.requires_grad
+    ctx.settings = reach, shift, causal, scale, dropout, learned, backward_by, len(tables)
     ctx.mark_non_differentiable(output[1], output[3])
     ctx.set_materialize_grads(False)
 
 
 def _differentiate(ctx, grad, _lse, grad_weights, _rest):  # type: ignore[no-untyped-def]
     q, k, v, out, lse, of_offsets, rest, values, left, right, rows, *others = ctx.saved_tensors
-    mask, lengths, q_documents, k_documents, noise = others
-    reach, shift, causal, scale, dropout, learned, one_tile = ctx.settings
+    mask, lengths, q_documents, k_documents, noise, *tables = others
+    reach, shift, causal, scale, dropout, learned, backward_by, forward_tables = ctx.settings
+    of_tables = [None] * forward_tables, [None] * len(tables)
     if grad is None and grad_weights is None:
-        return (None,) * 20
+        return *(None,) * 21, *of_tables
     if grad is None:
         grad = torch.zeros_like(out)
     dq, dk, dv, dvalues, dleft, dright, drows = fused_backward(
         grad, grad_weights, q, k, v, out, lse, of_offsets, rest, values, left, right, rows, reach, shift,
-        mask, causal, lengths, q_documents, k_documents, scale, dropout, noise, learned, one_tile,
+        mask, causal, lengths, q_documents, k_documents, scale, dropout, noise, learned, backward_by, tables,
     )  # fmt: skip
     of_bias = (
         dvalues if learned else None,
@@ -416,7 +423,7 @@ def _differentiate(ctx, grad, _lse, grad_weights, _rest):  # type: ignore[no-unt
         None if right is None else dright,
         None if rows is None else drows,
     )
-    return dq, dk, dv, *of_bias, *(None,) * 13
+    return dq, dk, dv, *of_bias, *(None,) * 14, *of_tables
 
 
 def no_second(ctx, *grads):  # type: ignore[no-untyped-def]

@@ -12,9 +12,10 @@ import triton
 from torch import Tensor
 
 from headway.attention.triton import backward_kernels, hopper
-from headway.attention.triton.hopper import TILE, TILE_BYTES
+from headway.attention.triton.hopper import TILE_BYTES
 from headway.attention.triton.layout import rows_first, strides, summed_groups
 from headway.attention.triton.op import no_second
+from headway.attention.triton.tables import TILE
 
 LEAD = 2  # places before that of the leftmost offset
 LONGEST_REACH = (TILE - 2 * LEAD - 1) // 2
@@ -41,6 +42,8 @@ def fused_relative(
     v: Tensor,  # (B, Hk, Lk, 64)
     key_table: Tensor | None,  # (H, 2 * reach + 1, 64) float32, scaled as q . k is
     value_table: Tensor | None,
+    key_places: Tensor | None,  # the same as the kernels read them (`in_places`), in the type of q
+    value_places: Tensor | None,
     reach: int,
     begin: int,  # position of the first query
     causal: bool,
@@ -51,7 +54,7 @@ def fused_relative(
 ) -> tuple[Tensor, Tensor]:  # output, log2 of denominators (B, H, Lq)
     out = rows_first(q, q.shape[2], v.shape[3])
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
-    call = _Call(q, k, key_table, value_table, reach, begin, causal, lengths, scale, dropout, noise)
+    call = _Call(q, k, key_places, value_places, reach, begin, causal, lengths, scale, dropout, noise)
     shared = 6 * TILE_BYTES + 256 * _count(reach) + 2 * TILE * _stride(reach)
     call.run(
         "forward", shared, call.programs, q, k, v, *call.tables, call.lengths, out, lse,
@@ -70,6 +73,8 @@ def fused_relative_backward(
     lse: Tensor,
     key_table: Tensor | None,
     value_table: Tensor | None,
+    key_places: Tensor | None,
+    value_places: Tensor | None,
     reach: int,
     begin: int,
     causal: bool,
@@ -80,7 +85,7 @@ def fused_relative_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # of q, k, v and the tables
     aligned = grad.stride(3) == 1 and all(stride % 8 == 0 for stride in grad.stride()[:3])
     grad = grad if aligned and grad.data_ptr() % 16 == 0 else grad.contiguous()
-    call = _Call(q, k, key_table, value_table, reach, begin, causal, lengths, scale, dropout, noise)
+    call = _Call(q, k, key_places, value_places, reach, begin, causal, lengths, scale, dropout, noise)
     batch, heads, q_len, _ = q.shape
     k_len = k.shape[2]
     delta = torch.empty_like(lse)
@@ -121,8 +126,8 @@ class _Call:
         self,
         q: Tensor,
         k: Tensor,
-        key_table: Tensor | None,
-        value_table: Tensor | None,
+        key_places: Tensor | None,
+        value_places: Tensor | None,
         reach: int,
         begin: int,
         causal: bool,
@@ -132,8 +137,7 @@ class _Call:
         noise: Tensor | None,
     ) -> None:
         self.q, self.last = q, (scale, noise, dropout)
-        self.tables = [None if t is None else _in_places(t.to(q.dtype)) for t in (key_table, value_table)]
-        self.lengths = None if lengths is None else lengths.to(torch.int32)
+        self.tables, self.lengths = (key_places, value_places), lengths
         self.sizes = (q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2], int(causal), begin)
         self.flags = [f"-DREACH={reach}", *(["-DDROPOUT"] if dropout > 0 else [])]
         given = zip(("-DKEYS", "-DVALUES"), self.tables, strict=True)
@@ -150,7 +154,7 @@ class _Call:
             run(blocks, hopper.THREADS, *arguments, *self.last)
 
 
-def _in_places(table: Tensor) -> Tensor:  # (H, 2 * reach + 1, 64) -> (H, 64, 64)
+def in_places(table: Tensor) -> Tensor:  # (H, 2 * reach + 1, 64) -> (H, 64, 64)
     first, last = table[:, :1], table[:, -1:]
     return torch.cat([first.expand(-1, LEAD, -1), table, last.expand(-1, TILE - LEAD - table.shape[1], -1)], 1)
 
@@ -179,20 +183,21 @@ def _(grad, q, k, v, out, lse, key_table, value_table, *rest):  # type: ignore[n
 
 
 def _save(ctx: Any, inputs: Any, output: Any) -> None:
-    q, k, v, key_table, value_table, reach, begin, causal, lengths, scale, dropout, noise = inputs
-    ctx.save_for_backward(q, k, v, *output, key_table, value_table, lengths, noise)
+    q, k, v, *tables, reach, begin, causal, lengths, scale, dropout, noise = inputs
+    ctx.save_for_backward(q, k, v, *output, *tables, lengths, noise)
     ctx.settings = reach, begin, causal, scale, dropout
     ctx.mark_non_differentiable(output[1])
 
 
 def _differentiate(ctx: Any, grad: Tensor, _lse: Any) -> tuple[Tensor | None, ...]:
-    *tensors, key_table, value_table, lengths, noise = ctx.saved_tensors
+    *tensors, key_table, value_table, key_places, value_places, lengths, noise = ctx.saved_tensors
     reach, begin, causal, scale, dropout = ctx.settings
     dq, dk, dv, of_keys, of_values = fused_relative_backward(
-        grad, *tensors, key_table, value_table, reach, begin, causal, lengths, scale, dropout, noise
-    )
+        grad, *tensors, key_table, value_table, key_places, value_places,
+        reach, begin, causal, lengths, scale, dropout, noise,
+    )  # fmt: skip
     tables = (None if key_table is None else of_keys, None if value_table is None else of_values)
-    return dq, dk, dv, *tables, *(None,) * 7
+    return dq, dk, dv, *tables, *(None,) * 9
 
 
 fused_relative.register_autograd(_differentiate, setup_context=_save)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 import triton
 from torch import Tensor
 
 from headway.attention.triton import short_kernels
-from headway.attention.triton.layout import LOG2E, rows_first, strides
+from headway.attention.triton.layout import rows_first, strides
+from headway.attention.triton.tables import of_parts
 
 if TYPE_CHECKING:
     from headway.attention.triton.op import Call
@@ -27,7 +27,7 @@ def fits(q: Tensor, v: Tensor, *parts: Tensor | None) -> bool:
     return shared and widest <= 64 and min(lengths) >= 16 and max(lengths) <= longest
 
 
-def forward(call: Call, values: Tensor | None) -> tuple[Tensor, Tensor]:  # output, log2 of the denominators
+def forward(call: Call, tables: list[Tensor]) -> tuple[Tensor, Tensor]:  # output, log2 of the denominators
     q, v = call.q, call.v
     out = rows_first(q, q.shape[2], v.shape[3])
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
@@ -37,15 +37,15 @@ def forward(call: Call, values: Tensor | None) -> tuple[Tensor, Tensor]:  # outp
     blocks_q = triton.cdiv(q.shape[2], block_q)
     chunks = _chunks(call, setting.pop("programs"), blocks_q)
     short_kernels.short_forward_kernel[(q.shape[1] * chunks * blocks_q,)](
-        q, call.k, v, out, lse, *_matrix(call, values, keys_first=False),
+        q, call.k, v, out, lse, *_read(call, tables),
         *strides(q, call.k, v), *call.masks, *call.sizes, q.shape[0], chunks,
-        BLOCK_Q=block_q, BLOCK_K=block_k, **_flags(call, values, call.edges(block_q, block_k)), **setting,
+        BLOCK_Q=block_q, BLOCK_K=block_k, **_flags(call, tables, call.edges(block_q, block_k)), **setting,
     )  # fmt: skip
     return out, lse
 
 
 def backward(
-    call: Call, values: Tensor | None, grad: Tensor, lse: Tensor, learned: bool
+    call: Call, tables: list[Tensor], values: Tensor | None, grad: Tensor, lse: Tensor, learned: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:  # of q, k, v, values, left, right
     q, k, v = call.q, call.k, call.v
     batch, heads, q_len, width = q.shape
@@ -57,47 +57,25 @@ def backward(
     partial = q.new_empty((chunks, heads, k_len, q_len) if learned else (0,), dtype=torch.float32)
     block_q, block_k = _block(q_len), _block(k_len)
     short_kernels.short_backward_kernel[(heads * chunks,)](
-        q, k, v, grad, lse, dq, dk, dv, partial, *_matrix(call, values, keys_first=True),
+        q, k, v, grad, lse, dq, dk, dv, partial, *_read(call, tables),
         *strides(q, k, v, grad), *call.masks, *call.sizes,
         batch, chunks, LEARNED=learned, HALVES=2 if block_q > 64 else 1, BLOCK_Q=block_q, BLOCK_K=block_k,
-        **_flags(call, values, call.edges(block_q, block_k)), **setting,
+        **_flags(call, tables, call.edges(block_q, block_k)), **setting,
     )  # fmt: skip
     if not learned:
         return dq, dk, dv, None, None, None
-    total = partial.sum(0).mT  # (H, Lq, Lk)
-    dleft = dright = None
-    if call.left is not None and call.right is not None:
-        dleft = (total @ call.right[0].to(total.dtype))[None]
-        dright = (total.mT @ call.left[0].to(total.dtype))[None]
-    return dq, dk, dv, None if values is None else diagonal_sums(total)[None], dleft, dright
+    return dq, dk, dv, *of_parts(values, call.left, call.right, partial.sum(0).mT, q.dtype)
 
 
-def diagonal_sums(matrix: Tensor) -> Tensor:  # (H, Lq, Lk) -> (H, Lq + Lk - 1), offset -(Lq - 1) first
-    """Sums along diagonals: in rows one step longer than the count of offsets, diagonals of the reversed rows align."""
-    q_len, k_len = matrix.shape[-2:]
-    padded = F.pad(matrix.flip(-2), (0, q_len)).flatten(1)[:, :-q_len]
-    return padded.view(-1, q_len, q_len + k_len - 1).sum(1)
-
-
-def _matrix(call: Call, values: Tensor | None, *, keys_first: bool) -> tuple[Tensor, int]:
-    """The bias of each head in units of log 2, (H|1, Lq, Lk) or (H|1, Lk, Lq), and the stride of its heads."""
-    matrix: Tensor | None = None
-    if values is not None:
-        matrix = values[0].float().unfold(-1, call.k.shape[2], 1).flip(-2)
-    if call.left is not None and call.right is not None:
-        product = call.left[0].float() @ call.right[0].float().mT
-        matrix = product if matrix is None else matrix + product
-    if matrix is None:
+def _read(call: Call, tables: list[Tensor]) -> tuple[Tensor, int]:
+    """The bias as a matrix, (H|1, Lq, Lk) forward and (H|1, Lk, Lq) backward, and the stride of its heads."""
+    if not tables:
         return call.nothing, 0
-    matrix = (matrix.mT if keys_first else matrix) * LOG2E
-    if call.half:
-        matrix = matrix.clamp(-60000.0, 60000.0).half()
-    matrix = matrix.contiguous()
-    return matrix, 0 if matrix.shape[0] == 1 else matrix.stride(0)
+    return tables[0], 0 if tables[0].shape[0] == 1 else tables[0].stride(0)
 
 
-def _flags(call: Call, values: Tensor | None, edges: bool) -> dict[str, bool | str | int]:
-    flags = {**call.mask_flags, "BIAS": values is not None or call.left is not None, "EDGES": edges}
+def _flags(call: Call, tables: list[Tensor], edges: bool) -> dict[str, bool | str | int]:
+    flags = {**call.mask_flags, "BIAS": len(tables) > 0, "EDGES": edges}
     return {**flags, **call.width_flags}
 
 

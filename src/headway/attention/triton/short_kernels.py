@@ -8,10 +8,10 @@ row sums are exact because the row is there, so nothing of the forward pass but 
 import triton
 import triton.language as tl
 
-from headway.attention.triton.tiles import LOG2E, allowed_tile, kept, load_columns, load_noise, load_rows
+from headway.attention.triton.tiles import LOG2E, VARYING, allowed_tile, kept, load_columns, load_noise, load_rows
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "batch", "chunks"])  # one kernel for all lengths
+@triton.jit(do_not_specialize=VARYING)
 def short_forward_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, bias_ptr, bias_stride_h,
     q_stride_b, q_stride_h, q_stride, k_stride_b, k_stride_h, k_stride, v_stride_b, v_stride_h, v_stride,
@@ -78,7 +78,7 @@ def short_forward_kernel(
         tl.store(lse_ptr + pair * q_len + offs_q, lse, mask=offs_q < q_len)
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "batch", "chunks"])  # one kernel for all lengths
+@triton.jit(do_not_specialize=VARYING)
 def short_backward_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, lse_ptr, dq_ptr, dk_ptr, dv_ptr, dbias_ptr, bias_ptr, bias_stride_h,
     q_stride_b, q_stride_h, q_stride, k_stride_b, k_stride_h, k_stride, v_stride_b, v_stride_h, v_stride,

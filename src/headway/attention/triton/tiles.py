@@ -9,6 +9,11 @@ import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
 NOISE_BLOCK = tl.constexpr(128)  # random numbers of dropout are padded to whole blocks of any tile size
+# Numbers that differ from batch to batch: kernels are not compiled anew for those that are 1 or multiples of 16.
+VARYING = [
+    "q_len", "k_len", "reach", "rows_shift", "rows_stride_h", "batch", "together", "chunks",
+    "q_docs_stride", "k_docs_stride", "mask_stride_b", "mask_stride_h", "mask_stride_q",
+]  # fmt: skip
 SKEW = tl.constexpr(8)  # rows of a skewed table: 8 fp16 values are 16 bytes, so every load is aligned
 
 

@@ -1,0 +1,88 @@
+"""What kernels read of a bias that the batch shares, and the gradient of such a bias as that of its parts.
+
+Tables are made outside the operators: a compiler joins the operations that make them, and layers that share a bias
+share its tables. They are constants; gradients of the parts are the operators' own.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headway.attention.triton.layout import LOG2E
+
+TILE = 64  # of the Hopper kernels
+
+
+def bias_matrix(
+    values: Tensor | None,  # (1, H|1, Lq + Lk - 1)
+    left: Tensor | None,  # (1, H|1, Lq, R)
+    right: Tensor | None,  # (1, H|1, Lk, R)
+    k_len: int,
+    half: bool,
+) -> Tensor:  # (H|1, Lq, Lk), in units of log 2
+    """All parts of the bias together, in float16 if `half`."""
+    dtype = torch.float16 if half else torch.float32
+    parts = []
+    if left is not None and right is not None:
+        parts.append((left[0].float() * LOG2E).to(dtype) @ right[0].to(dtype).mT)
+    if values is not None:
+        parts.append((values[0].float() * LOG2E).unfold(-1, k_len, 1).flip(-2))
+    matrix = parts[0] if len(parts) == 1 else parts[0] + parts[1]
+    return (matrix.clamp(-60000.0, 60000.0).half() if half else matrix).contiguous()
+
+
+def toeplitz_table(values: Tensor, q_len: int, k_len: int) -> Tensor:  # (1, H|1, Lq + Lk - 1) -> (H|1, 2, span + 16)
+    """The bias in units of log 2 from offset -first - 8 on, zero where there is none; and once more from the next on.
+
+    `first` counts the queries of whole tiles, `span` also the keys. Every pair of numbers is aligned somewhere.
+    """
+    first, last = whole_tiles(q_len), whole_tiles(k_len)
+    padded = F.pad(values[0].float() * LOG2E, (first + 8 - (q_len - 1), last + 8 - (k_len - 1)))
+    return torch.stack([padded[:, :-1], padded[:, 1:]], 1)
+
+
+def in_fragments(matrix: Tensor) -> Tensor:  # (H, rows, columns) -> (H, row tiles, column tiles, 4, 128, 8)
+    """Tiles of 64 x 64 as threads hold scores (hopper.cuh): four times 8 numbers of each of 128 threads."""
+    heads, rows, columns = matrix.shape
+    matrix = F.pad(matrix, (0, whole_tiles(columns) - columns, 0, whole_tiles(rows) - rows))
+    row_tiles, column_tiles = matrix.shape[1] // TILE, matrix.shape[2] // TILE
+    # A row is (tile, warp, which of two, row of a fragment); a column (tile, part, which of two, pair, which of it).
+    apart = matrix.reshape(heads, row_tiles, 4, 2, 8, column_tiles, 4, 2, 4, 2)
+    return apart.permute(0, 1, 5, 6, 2, 4, 8, 7, 3, 9).reshape(heads, row_tiles, column_tiles, 4, 128, 8)
+
+
+def whole_tiles(length: int) -> int:
+    return (length + TILE - 1) // TILE * TILE
+
+
+def of_parts(
+    values: Tensor | None,
+    left: Tensor | None,
+    right: Tensor | None,
+    total: Tensor,  # (H, Lq, Lk), the gradient summed over the batch
+    dtype: torch.dtype,  # of the call
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # of values, left, right, each (1, H, ...)
+    dleft = dright = None
+    if left is not None and right is not None:
+        dleft, dright = _products(total, left[0], right[0], dtype)
+    return None if values is None else diagonal_sums(total)[None], dleft, dright
+
+
+def _products(total: Tensor, left: Tensor, right: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """In float32; beside bfloat16 it suffices to round all three, which a GPU multiplies ten times as fast."""
+    rounded = dtype == torch.bfloat16 and total.is_cuda
+    total, left, right = (t.to(dtype if rounded else torch.float32) for t in (total, left, right))
+    left, right = (t.expand(total.shape[0], -1, -1) for t in (left, right))
+    product = functools.partial(torch.bmm, out_dtype=torch.float32) if rounded else torch.bmm
+    return product(total, right)[None], product(total.mT, left)[None]
+
+
+def diagonal_sums(matrix: Tensor) -> Tensor:  # (H, Lq, Lk) -> (H, Lq + Lk - 1), offset -(Lq - 1) first
+    """Sums along diagonals: in rows one step longer than the count of offsets, diagonals of the reversed rows align."""
+    q_len, k_len = matrix.shape[-2:]
+    padded = F.pad(matrix.flip(-2), (0, q_len)).flatten(1)[:, :-q_len]
+    return padded.view(-1, q_len, q_len + k_len - 1).sum(1)
