@@ -20,6 +20,7 @@ from torch import Tensor
 
 from headway.attention.request import Request
 from headway.attention.triton.layout import by_eight, dropout_noise
+from headway.attention.triton.tables import Parts, bias_matrix
 from headway.bias import LowRank, RelativeKeys, RelativeValues, SegmentTable, Toeplitz
 
 __all__ = ["forward", "why_not"]
@@ -68,13 +69,12 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
     rows, value_table, reach, shift = _relative_parts(request, q)
     relative = rows is not None or value_table is not None
     by, backward_by, tables, backward_tables = _kernels(request, q, k, v, parts, relative)
-    learned = torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in (left, right))
+    exact = q.dtype != torch.float32 and by != "one tile" and _needs_rest(request, parts)
     noise = None if request.dropout == 0 else dropout_noise(q, k)
     output, _, weights, _ = op.fused(
         q, k, v, values, left, right, rows, reach, shift, value_table is not None,
         masking.mask, masking.causal, _lengths(request), masking.q_documents, masking.k_documents,
-        request.scale, request.dropout, noise, learned and q.dtype != torch.float32 and by != "one tile",
-        by, backward_by, tables, backward_tables,
+        request.scale, request.dropout, noise, exact, by, backward_by, tables, backward_tables,
     )  # fmt: skip
     if value_table is not None:
         of_values = torch.bmm(weights.to(q.dtype).flatten(1, 2), value_table)
@@ -82,15 +82,11 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
     return cast("Tensor", output)
 
 
-Parts = tuple[Tensor | None, Tensor | None, Tensor | None]  # of a bias: Toeplitz values, low-rank left and right
-
-
 def _kernels(
     request: Request, q: Tensor, k: Tensor, v: Tensor, parts: Parts, relative: bool
 ) -> tuple[str, str, list[Tensor], list[Tensor]]:
     """Which kernels go forward and which backward, and what they read of the bias."""
     from headway.attention.triton import hopper, short
-    from headway.attention.triton.tables import bias_matrix
 
     values, left, right = (None if part is None else part.detach() for part in parts)
     plain = request.masking.mask is None and request.masking.q_documents is None and not relative
@@ -106,6 +102,15 @@ def _kernels(
         tables = hopper.tables(values, left, right, q_len, k_len, request.needs_grad)
         return "hopper", "hopper", tables, tables if request.needs_grad else []
     return "triton", "triton", [], []
+
+
+def _needs_rest(request: Request, parts: Parts) -> bool:
+    """Whether gradients need what rounding took from the output: those of factors that many sequences share, and those
+    behind a mask, of which so few keys may be left that nearly everything cancels."""
+    if not request.needs_grad:
+        return False
+    masked = request.masking.mask is not None or request.masking.q_documents is not None
+    return masked or any(part is not None and part.requires_grad for part in parts[1:])
 
 
 def _lengths(request: Request) -> Tensor | None:

@@ -18,7 +18,7 @@ class Kernel:
         self._driver = ctypes.CDLL("libcuda.so.1")
         self._shared_bytes = shared_bytes
         module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
-        self._check(self._driver.cuModuleLoadData(ctypes.byref(module), _compiled(source, options)))
+        self._check(self._driver.cuModuleLoadData(ctypes.byref(module), _compiled(source, tuple(options))))
         self._check(self._driver.cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()))
         most_dynamic_shared_bytes = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         self._check(self._driver.cuFuncSetAttribute(self._function, most_dynamic_shared_bytes, shared_bytes))
@@ -65,7 +65,8 @@ def _nvrtc() -> ctypes.CDLL | None:
     return None
 
 
-def _compiled(source: Path, options: Sequence[str]) -> bytes:
+@functools.cache  # a file's kernels are compiled together
+def _compiled(source: Path, options: tuple[str, ...]) -> bytes:
     compiler = _nvrtc()
     if compiler is None:
         raise RuntimeError("NVRTC, the CUDA compiler that torch's packages bring, was not found.")

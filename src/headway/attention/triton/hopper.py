@@ -19,14 +19,13 @@ if TYPE_CHECKING:
 
 THREADS = 128
 TILE_BYTES = TILE * TILE * 2
-SHARED_BYTES = {  # one or two tiles that stay, three stages of two that pass, and numbers
+SHARED_BYTES = {  # tiles that stay, three stages of two that pass, and numbers
     "forward": 7 * TILE_BYTES,
     "query": 8 * TILE_BYTES + 4 * 8 * 72 * 4,
     "key_and_value": 8 * TILE_BYTES + 3 * 2 * TILE * 4,
-    "bias_grad": 2 * (8 * TILE_BYTES + 1024),
+    "bias_grad": 2 * (8 * TILE_BYTES + 1024),  # two stages of eight
 }
 PROGRAMS = 3  # for each multiprocessor, of kernels that go over the batch
-MOST_SUMS = 2**28  # numbers in which the gradient of a Toeplitz bias is summed: 1 GiB
 MOST_SCORES = 2**24  # of all heads: a bias with a low-rank term becomes a matrix, which should stay in the L2 cache
 
 
@@ -88,17 +87,11 @@ class Hopper:
         return table, of_head // 8, (self.first if keys_first else self.last) // TILE, 0
 
     def _run(self, name: str, blocks: int, *arguments: Tensor | int | float | None) -> None:
-        q, dropout = self.call.q, self.call.dropout
+        q = self.call.q
         with torch.cuda.device(q.device):
             run = kernel("hopper_bias.cu", name, SHARED_BYTES[name], q.device.index, q.dtype, *self.flags)
-            run(
-                blocks,
-                THREADS * (2 if name == "bias_grad" else 1),
-                *arguments,
-                self.call.scale,
-                self.call.noise,
-                dropout,
-            )
+            threads = 2 * THREADS if name == "bias_grad" else THREADS
+            run(blocks, threads, *arguments, self.call.scale, self.call.noise, self.call.dropout)
 
     def _sizes(self) -> tuple[int, int, int, int, int]:
         q, k = self.call.q, self.call.k
@@ -127,11 +120,8 @@ class Hopper:
         batch, heads, q_len, _ = q.shape
         table, *where = self._bias()
         span = self.first + self.last
-        slots = min(PROGRAMS * self.call.multiprocessors // heads, batch * self.first // TILE)
-        if self.sums:
-            slots = min(slots, MOST_SUMS // (4 * heads * span))
-        slots = max(1, slots)
-        sums = q.new_zeros(slots, heads, 4, span, dtype=torch.float32) if self.sums else None
+        slots = max(1, min(PROGRAMS * self.call.multiprocessors // heads, batch * self.first // TILE))
+        sums = q.new_zeros(slots, heads, 2, span, dtype=torch.float32) if self.sums else None
         self._run(
             "query", slots * heads,
             q, k, v, grad, lse, delta, table, self.call.lengths, dq, sums, *strides(q, k, v, grad),

@@ -103,13 +103,15 @@ extern "C" __global__ void __launch_bounds__(128, 4) forward(
     if (causal) stop = min(stop, max(start_q + TILE + shift, 0));
     const int tiles = (stop + TILE - 1) / TILE;
 
+    auto load_keys = [&](int tile) {
+        const int stage = tile % STAGES;
+        load_tile(at_k + stage * TILE_BYTES, k_of, k_row, tile * TILE, k_len);
+        load_tile(at_v + stage * TILE_BYTES, v_of, v_row, tile * TILE, k_len);
+    };
     load_tile(at_q, q + b * q_batch + (long long)head * q_head, q_row, start_q, q_len);
 #pragma unroll
     for (int ahead = 0; ahead < STAGES - 1; ahead++) {
-        if (ahead < tiles) {
-            load_tile(at_k + ahead * TILE_BYTES, k_of, k_row, ahead * TILE, k_len);
-            load_tile(at_v + ahead * TILE_BYTES, v_of, v_row, ahead * TILE, k_len);
-        }
+        if (ahead < tiles) load_keys(ahead);
         loads_sent();
     }
 
@@ -133,11 +135,7 @@ extern "C" __global__ void __launch_bounds__(128, 4) forward(
             pin(acc);
             asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
             __syncthreads();
-            const int next = tile + STAGES - 1;
-            if (next < tiles) {
-                load_tile(at_k + (next % STAGES) * TILE_BYTES, k_of, k_row, next * TILE, k_len);
-                load_tile(at_v + (next % STAGES) * TILE_BYTES, v_of, v_row, next * TILE, k_len);
-            }
+            if (tile + STAGES - 1 < tiles) load_keys(tile + STAGES - 1);
             loads_sent();
 
             float s[32];
@@ -202,23 +200,22 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
     const u16* q, const u16* k, const u16* v, const u16* grad,  // (B, H|Hk, L, 64), any strides but the last
     const float* lse, const float* delta,                       // (B, H, Lq)
     const Numbers* table, const int* lengths,                   // as above
-    u16* dq, float* sums,  // (B, Lq, H, 64); SUMS: (slots, H, 4 warps, span) from offset -before on, zero
+    u16* dq, float* sums,  // (B, Lq, H, 64); SUMS: (slots, H, 2, span) from offset -before on, zero
     int q_batch, int q_head, int q_row, int k_batch, int k_head, int k_row, int v_batch, int v_head, int v_row,
     int grad_batch, int grad_head, int grad_row,
     int batch, int heads, int groups, int q_len, int k_len, int causal, int table_head, int padded, int before, int span,
     double scale, const u32* noise, double dropout) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 base = (u32)__cvta_generic_to_shared(shared);
-    const u32 at_q = base, at_grad = base + TILE_BYTES, at_k = base + 2 * TILE_BYTES;
+    const u32 at_q = base, at_grad = at_q + TILE_BYTES, at_k = at_grad + TILE_BYTES;
     const u32 at_v = at_k + STAGES * TILE_BYTES;
     const int thread = threadIdx.x, warp = thread >> 5, row8 = (thread & 31) >> 2, pair = thread & 3;
     const int head = blockIdx.x % heads, slot = blockIdx.x / heads, slots = gridDim.x / heads;
     const int blocks = (q_len + TILE - 1) / TILE, shift = k_len - q_len;
     const float factor = (float)(scale * 1.4426950408889634);
 #ifdef SUMS
-    const int lane = thread & 31;
-    float* rows = (float*)(shared + (2 + 2 * STAGES) * TILE_BYTES) + warp * 8 * ROW;  // this warp's, (8, ROW)
-    float* own = sums + (((long long)slot * heads + head) * 4 + warp) * span + lane;
+    float* rows = (float*)(shared + (2 + 2 * STAGES) * TILE_BYTES);  // (4 warps, 8, ROW)
+    float* own = sums + (((long long)slot * heads + head) * 2 + (thread >> 6)) * span + (thread & 63);
 #endif
 
     for (int item = slot; item < batch * blocks; item += slots) {
@@ -231,15 +228,17 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
         if (causal) stop = min(stop, max(start_q + TILE + shift, 0));
         const int tiles = (stop + TILE - 1) / TILE;
 
+        auto load_keys = [&](int tile) {
+            const int stage = tile % STAGES;
+            load_tile(at_k + stage * TILE_BYTES, k_of, k_row, tile * TILE, k_len);
+            load_tile(at_v + stage * TILE_BYTES, v_of, v_row, tile * TILE, k_len);
+        };
         __syncthreads();  // the block before is done with shared memory
         load_tile(at_q, q + b * q_batch + (long long)head * q_head, q_row, start_q, q_len);
         load_tile(at_grad, grad + b * grad_batch + (long long)head * grad_head, grad_row, start_q, q_len);
 #pragma unroll
         for (int ahead = 0; ahead < STAGES - 1; ahead++) {
-            if (ahead < tiles) {
-                load_tile(at_k + ahead * TILE_BYTES, k_of, k_row, ahead * TILE, k_len);
-                load_tile(at_v + ahead * TILE_BYTES, v_of, v_row, ahead * TILE, k_len);
-            }
+            if (ahead < tiles) load_keys(ahead);
             loads_sent();
         }
 
@@ -265,26 +264,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
         for (int i = 0; i < 32; i++) dq_acc[i] = 0.0f;
 #ifdef SUMS
         float* out = own + before - start_q - TILE;
-        float carry[2] = {0.0f, 0.0f}, so_far[2];
-        // Adds up the diagonals that the warp left in `rows`: a thread two of the 64 offsets below a tile's first, which
-        // are complete then, and two of the 64 from it on, which the next tile shares.
-        auto add_diagonals = [&](int tile) {
-            __syncwarp();
-#pragma unroll
-            for (int u = 0; u < 2; u++) {
-                float below = 0.0f, above = 0.0f;
-#pragma unroll
-                for (int line = 0; line < 8; line++) {
-                    const int at = lane + 32 * u + 16 * warp + line;
-                    const float* numbers = rows + line * ROW;
-                    if (at < 64) above += numbers[at + 8];
-                    if (at >= 56) below += numbers[at - 56];
-                }
-                out[tile * TILE + 32 * u] = so_far[u] + carry[u] + below;
-                carry[u] = above;
-            }
-            __syncwarp();
-        };
+        float carry = 0.0f;
 #endif
 
         for (int tile = 0; tile < tiles; tile++) {
@@ -293,11 +273,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
             products_done();  // of the tile before: its keys are free now
             asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
             __syncthreads();
-            const int next = tile + STAGES - 1;
-            if (next < tiles) {
-                load_tile(at_k + (next % STAGES) * TILE_BYTES, k_of, k_row, next * TILE, k_len);
-                load_tile(at_v + (next % STAGES) * TILE_BYTES, v_of, v_row, next * TILE, k_len);
-            }
+            if (tile + STAGES - 1 < tiles) load_keys(tile + STAGES - 1);
             loads_sent();
 
             float s[32], dp[32];
@@ -310,9 +286,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
 
             bias.load(tile);
 #ifdef SUMS
-            if (tile > 0) add_diagonals(tile - 1);  // while the products are made
-#pragma unroll
-            for (int u = 0; u < 2; u++) so_far[u] = out[tile * TILE + 32 * u];
+            const float so_far = out[tile * TILE];
 #endif
             const bool checked = (tile + 1) * TILE > min(length, causal ? start_q + shift + 1 : length);
             products_done();
@@ -360,17 +334,28 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
             products_sent();
 
 #ifdef SUMS
-            // Row row8 of this warp's fragments, from column -8 on.
+            // Row row8 of this warp's fragments, from column -8 on; then each thread adds up one diagonal of 64.
 #pragma unroll
-            for (int m = 0; m < 9; m++) *(float2*)(rows + row8 * ROW + 8 * m + 2 * pair) = along[m];
+            for (int m = 0; m < 9; m++) *(float2*)(rows + (warp * 8 + row8) * ROW + 8 * m + 2 * pair) = along[m];
+            __syncthreads();
+            float below = 0.0f, above = 0.0f;  // offsets (thread & 63) - 64 and (thread & 63), of two of the four warps
+#pragma unroll
+            for (int w = 0; w < 2; w++) {
+                const int from = 2 * (thread >> 6) + w;
+#pragma unroll
+                for (int line = 0; line < 8; line++) {
+                    const int at = (thread & 63) + 16 * from + line;
+                    const float* numbers = rows + (from * 8 + line) * ROW;
+                    if (at < 64) above += numbers[at + 8];
+                    if (at >= 56) below += numbers[at - 56];
+                }
+            }
+            out[tile * TILE] = so_far + carry + below;
+            carry = above;
 #endif
         }
 #ifdef SUMS
-        if (tiles > 0) {
-            add_diagonals(tiles - 1);
-#pragma unroll
-            for (int u = 0; u < 2; u++) out[tiles * TILE + 32 * u] += carry[u];
-        }
+        if (tiles > 0) out[tiles * TILE] += carry;
 #endif
         products_done();
         pin(dq_acc);
@@ -400,7 +385,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) key_and_value(
     const u32* noise, double dropout) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 base = (u32)__cvta_generic_to_shared(shared);
-    const u32 at_k = base, at_v = base + TILE_BYTES, at_q = base + 2 * TILE_BYTES;
+    const u32 at_k = base, at_v = at_k + TILE_BYTES, at_q = at_v + TILE_BYTES;
     const u32 at_grad = at_q + STAGES * TILE_BYTES, at_numbers = at_grad + STAGES * TILE_BYTES;
     const float* numbers = (const float*)(shared + 2 * (1 + STAGES) * TILE_BYTES);  // (STAGES, lse and delta, TILE)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headway.attention.triton import backward_kernels, forward_kernel, hopper, short, tiles
 from headway.attention.triton.layout import LOG2E, by_eight, rows_first, strides, summed_groups
-from headway.attention.triton.tables import of_parts
+from headway.attention.triton.tables import Parts, of_parts
 
 Config = dict[str, int]
 
@@ -171,7 +171,6 @@ def fused_backward(
     return _shaped(call, grads, None if rows is None else drows, values if learned else None)
 
 
-Parts = tuple[Tensor | None, Tensor | None, Tensor | None]  # of a bias: Toeplitz values, low-rank left and right
 Grads = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from headway.attention.triton.layout import LOG2E
 
 TILE = 64  # of the Hopper kernels
+Parts = tuple[Tensor | None, Tensor | None, Tensor | None]  # of a bias: Toeplitz values, low-rank left and right
 
 
 def bias_matrix(
@@ -65,7 +66,7 @@ def of_parts(
     right: Tensor | None,
     total: Tensor,  # (H, Lq, Lk), the gradient summed over the batch
     dtype: torch.dtype,  # of the call
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # of values, left, right, each (1, H, ...)
+) -> Parts:  # each (1, H, ...)
     dleft = dright = None
     if left is not None and right is not None:
         dleft, dright = _products(total, left[0], right[0], dtype)
