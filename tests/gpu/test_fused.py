@@ -458,7 +458,7 @@ def test_compiled_whole_with_changing_lengths():
 
 @cuda_only
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own code
-@pytest.mark.parametrize("parts", ["keys and values", "keys", "low rank", "none"])
+@pytest.mark.parametrize("parts", ["keys and values", "keys", "low rank", "clipped offsets", "none"])
 def test_trains_compiled_whole_at_width_64(parts):
     """Kernels are chosen while the compiler looks on, which must not break its graph."""
     q, k, v = (torch.randn(2, 2, 80, 64, device=DEVICE, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
@@ -466,13 +466,16 @@ def test_trains_compiled_whole_at_width_64(parts):
     lengths = torch.tensor([80, 33], device=DEVICE)
 
     def run(q, k, v, table):
-        bias = {"low rank": lambda: hw.LowRank(q[:1], k[:1]), "none": lambda: None}.get(
-            parts, lambda: hw.RelativeKeys(table)
-        )()
+        clipped = torch.arange(-79, 80, device=DEVICE).clamp(-4, 4) + 4
+        bias = {
+            "low rank": lambda: hw.LowRank(q[:1], k[:1]),
+            "clipped offsets": lambda: hw.Toeplitz(table[:, :, 0][:, clipped][None]),
+            "none": lambda: None,
+        }.get(parts, lambda: hw.RelativeKeys(table))()
         value_bias = hw.RelativeValues(table) if parts == "keys and values" else None
         return hw.attention(q, k, v, bias, value_bias, lengths=lengths)
 
-    wanted = [q, k, v, *([table] if "keys" in parts else [])]
+    wanted = [q, k, v, *([table] if parts not in ("low rank", "none") else [])]
     expected = torch.autograd.grad(run(q, k, v, table).square().sum(), wanted)
     found = torch.autograd.grad(torch.compile(run, fullgraph=True)(q, k, v, table).square().sum(), wanted)
     for mine, theirs in zip(found, expected, strict=True):
