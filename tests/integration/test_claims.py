@@ -53,7 +53,7 @@ def test_committed_timings_decide_what_position_costs(ledger):
             seconds = {
                 row["row"]: row["training"]["seconds"]
                 for row in record["measurements"]
-                if f"{row['model']}, n = {row['length']}" == block
+                if f"{row['model']}, n = {row['length']}" == block and row["problem"] is None
             }
             if seconds:
                 pairs = zip(seconds["diet-rel"], seconds["learned"], strict=True)

@@ -43,9 +43,8 @@ def toeplitz_table(values: Tensor, q_len: int, k_len: int) -> Tensor:  # (1, H|1
     """
     first, last = whole_tiles(q_len), whole_tiles(k_len)
     padded = F.pad(values[0].float() * LOG2E, (first + 8 - (q_len - 1), last + 8 - (k_len - 1)))
-    return padded.unfold(
-        -1, first + last + 16, 1
-    ).contiguous()  # not stack: torch 2.11 cannot compile it behind T5's clamp
+    # Not `stack`, which torch 2.11 cannot compile behind the clamp of T5.
+    return padded.unfold(-1, first + last + 16, 1).contiguous()
 
 
 def in_fragments(matrix: Tensor) -> Tensor:  # (H, rows, columns) -> (H, row tiles, column tiles, 4, 128, 8)
