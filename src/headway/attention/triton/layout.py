@@ -7,6 +7,7 @@ from torch import Tensor
 
 NOISE_BLOCK = 128
 LOG2E = 1.4426950408889634  # kernels keep scores in units of log 2
+LARGEST = 60000.0  # a bias in float16 is at most this, so that a product with zero stays zero
 
 
 def rows_first(like: Tensor, length: int, width: int) -> Tensor:

@@ -10,7 +10,7 @@ import triton
 from torch import Tensor
 
 from headway.attention.triton import backward_kernels, forward_kernel, hopper, short, tiles
-from headway.attention.triton.layout import LOG2E, by_eight, rows_first, strides, summed_groups
+from headway.attention.triton.layout import LARGEST, LOG2E, by_eight, rows_first, strides, summed_groups
 from headway.attention.triton.tables import Parts, of_parts
 
 Config = dict[str, int]
@@ -328,7 +328,8 @@ class Call:
             if factor is None:
                 factors += [self.nothing, 0, 0]
             else:
-                factor = factor.to(torch.float16 if self.half else torch.float32).contiguous()
+                factor = factor.clamp(-LARGEST, LARGEST).half() if self.half else factor.float()
+                factor = factor.contiguous()
                 factors += [factor, *_strides(factor)]
         count = by_eight(2 * reach + 1)
         stride = self.q.shape[0] * self.q.shape[2] * count
@@ -355,7 +356,7 @@ class Call:
         block = 1024
         tiles.skew_kernel[(flat.shape[0], 8, triton.cdiv(width, block))](
             flat, table, count, width, first,
-            SIGN=sign, FACTOR=LOG2E, LIMIT=60000.0 if self.half else 3.0e38, BLOCK=block,
+            SIGN=sign, FACTOR=LOG2E, LIMIT=LARGEST if self.half else 3.0e38, BLOCK=block,
         )  # fmt: skip
         return table, *_strides(table), width, shift
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headway.attention.triton.layout import LOG2E
+from headway.attention.triton.layout import LARGEST, LOG2E
 
 TILE = 64  # of the Hopper kernels
 Parts = tuple[Tensor | None, Tensor | None, Tensor | None]  # of a bias: Toeplitz values, low-rank left and right
@@ -26,14 +26,15 @@ def bias_matrix(
     half: bool,
 ) -> Tensor:  # (H|1, Lq, Lk), in units of log 2
     """All parts of the bias together, in float16 if `half`."""
-    dtype = torch.float16 if half else torch.float32
     parts = []
     if left is not None and right is not None:
-        parts.append((left[0].float() * LOG2E).to(dtype) @ right[0].to(dtype).mT)
+        factors = left[0].float() * LOG2E, right[0].float()
+        rows, columns = (t.clamp(-LARGEST, LARGEST).half() if half else t for t in factors)
+        parts.append(rows @ columns.mT)
     if values is not None:
         parts.append((values[0].float() * LOG2E).unfold(-1, k_len, 1).flip(-2))
     matrix = parts[0] if len(parts) == 1 else parts[0] + parts[1]
-    return (matrix.clamp(-60000.0, 60000.0).half() if half else matrix).contiguous()
+    return (matrix.clamp(-LARGEST, LARGEST).half() if half else matrix).contiguous()
 
 
 def toeplitz_table(values: Tensor, q_len: int, k_len: int) -> Tensor:  # (1, H|1, Lq + Lk - 1) -> (H|1, 2, span + 16)
