@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 STUDIES = ROOT / "results" / "studies"
 ENCODINGS = STUDIES / "encodings" / "results.json"
 MULTI30K = ROOT / "results" / "translation" / "multi30k"
+EUROPARL = ROOT / "results" / "translation" / "europarl"
 PICTURE = ROOT / "docs" / "pictures" / "encodings.svg"
 DRAWN = ("none", "sinusoidal", "learned", "alibi", "rope", "shaw", "t5", "diet-rel", "diet-abs 64, shared", "tisa")
 
@@ -63,6 +64,43 @@ def translation_multi30k() -> str:
         lines.append(f"| {name} | {median(dev[name]):.1f} | {' | '.join(cells)} | {median(chrf):.1f} |")
     signature = next(iter(scores[0]["systems"].values()))["bleu_signature"]
     lines += ["", f"p: paired bootstrap against sinusoidal of the same seed. SacreBLEU {signature}."]
+    return "\n".join(lines)
+
+
+def translation_europarl() -> str:
+    """Test BLEU of each encoding, seed by seed where it was trained, and the paired bootstrap against sinusoids."""
+    runs = {path.parent.name: json.loads(path.read_text()) for path in sorted(EUROPARL.glob("*/result.json"))}
+    scores = [json.loads(path.read_text()) for path in sorted(EUROPARL.glob("scores-seed*.json"))]
+    names = sorted({run.rpartition("-seed")[0] for run in runs}, key=lambda name: -runs[f"{name}-seed0"]["saved_loss"])
+    heads = [f"test, seed {seed}" for seed in range(len(scores))]
+    lines = [f"| BLEU | dev loss | {' | '.join(heads)} | chrF of test | length |", "|---" * (len(heads) + 4) + "|"]
+    for name in names:
+        cells: list[str] = []
+        chrf, length, loss = [], [], []
+        for seed, score in enumerate(scores):
+            system = f"{name}-seed{seed}.de"
+            if system not in score["systems"]:
+                cells.append("–")
+                continue
+            found = score["systems"][system]
+            tests = {row["system"]: row["p_value"] for row in score["bootstrap"]["rows"] if row["metric"] == "BLEU"}
+            p = tests[system]
+            cells.append(f"{found['bleu']:.1f}" + ("" if p is None else f" (p = {p:.3f})"))
+            chrf.append(found["chrf"])
+            length.append(found["length_ratio"])
+            loss.append(runs[f"{name}-seed{seed}"]["saved_loss"])
+        medians = f"{median(chrf):.1f} | {median(length):.3f}"
+        lines.append(f"| {name} | {median(loss):.3f} | {' | '.join(cells)} | {medians} |")
+    environment = json.loads((EUROPARL / "sinusoidal-seed0" / "config.json").read_text())["environment"]
+    signature = next(iter(scores[0]["systems"].values()))["bleu_signature"]
+    some = next(iter(runs.values()))
+    lines += [
+        "",
+        f"{some['steps']:,} steps, {some['tokens'] / 1e6:.0f}M tokens of both languages, {some['epochs']:.1f} epochs "
+        f"each; loss, chrF and length (words over the reference's): medians over the row's seeds. p: paired bootstrap "
+        f"against sinusoidal of the same seed, at least 0.001. SacreBLEU {signature}. {environment['gpu']}, torch "
+        f"{environment['torch']}; from results/translation/europarl.",
+    ]
     return "\n".join(lines)
 
 

@@ -22,6 +22,7 @@ from benchmarks.real_text import (
     pretrained_positions,
     shaw_ablations,
     table_by_steps,
+    translation_europarl,
     translation_multi30k,
 )
 
@@ -245,6 +246,7 @@ TABLES = {
     "main_encodings": main_encodings,
     "encodings_on_text": encodings_on_text,
     "translation_multi30k": translation_multi30k,
+    "translation_europarl": translation_europarl,
     "shaw_ablations": shaw_ablations,
     "pretrained_positions": pretrained_positions,
     "table_by_steps": table_by_steps,
