@@ -233,6 +233,39 @@ def test_width_64_with_a_toeplitz_bias(dtype, q_len, k_len, masking):
     check("toeplitz", dtype, 3, 4, 2, q_len, k_len, 64, **masks(3, q_len, k_len)[masking])
 
 
+@pytest.mark.skipif(not CUDA, reason="the Hopper kernels are CUDA")
+@pytest.mark.parametrize("masking", ["nothing", "causal", "lengths"])
+@pytest.mark.parametrize("kind", ["toeplitz", "low rank"])
+@pytest.mark.parametrize(("batch", "q_len", "k_len"), [(1, 1500, 1500), (5, 700, 900), (1, 70, 3000), (2, 3000, 70)])
+def test_width_64_where_blocks_of_threads_share_keys(batch, q_len, k_len, kind, masking):
+    check(kind, torch.bfloat16, batch, 2, 2, q_len, k_len, 64, **masks(batch, q_len, k_len)[masking])
+
+
+@pytest.mark.skipif(not CUDA, reason="the Hopper kernels are CUDA")
+@pytest.mark.parametrize("length", [300, 2500])
+def test_width_64_gives_the_same_bits_in_ten_runs(length):
+    make, parameters = KINDS["toeplitz"](2, 2, length, length)
+    inputs, upstream = [draw(2, 2, length, 64) for _ in range(3)], draw(2, 2, length, 64)
+    runs = [outcome("triton", torch.bfloat16, make, parameters, inputs, upstream) for _ in range(10)]
+    for run in runs[1:]:
+        for one, other in zip(runs[0], run, strict=True):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.skipif(not CUDA, reason="the Hopper kernels are CUDA")
+def test_width_64_at_an_odd_address():
+    """Views whose first number lies 2 bytes behind a multiple of 16 are copied, not misread."""
+    numbers = [draw(2 * 2 * 150 * 64).to(torch.bfloat16) for _ in range(3)]
+    results = []
+    for shift in (0, 1):
+        views = [torch.cat([t.new_zeros(shift), t])[shift:].view(2, 2, 150, 64).requires_grad_() for t in numbers]
+        values = torch.linspace(-1, 1, 299, device=DEVICE)[None, None]
+        output = hw.attention(*views, hw.Toeplitz(values), backend="triton")
+        results.append([output, *torch.autograd.grad(output.float().square().sum(), views)])
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+
+
 RELATIVES = {"relative keys", "relative values", "relative keys and values", "relative, reach 16", "relative, reach 28"}
 
 

@@ -10,11 +10,12 @@ pytest.importorskip("triton")
 
 @pytest.mark.parametrize(("rows", "columns"), [(64, 64), (130, 70), (1, 65)])
 def test_each_thread_finds_its_numbers(rows, columns):
-    from headway.attention.triton.tables import TILE, in_fragments
+    from headway.attention.triton.tables import TILE, in_fragments, whole_blocks
 
     matrix = torch.arange(1, 2 * rows * columns + 1).view(2, rows, columns).float()
     found = in_fragments(matrix)
-    assert found.shape == (2, -(-rows // TILE), -(-columns // TILE), 4, 128, 8) and found.is_contiguous()
+    tiles = whole_blocks(rows) // TILE, whole_blocks(columns) // TILE
+    assert found.shape == (2, *tiles, 4, 128, 8) and found.is_contiguous()
     padded = torch.zeros(2, found.shape[1] * TILE, found.shape[2] * TILE)
     padded[:, :rows, :columns] = matrix
     generator = torch.Generator().manual_seed(0)

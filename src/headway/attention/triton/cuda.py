@@ -18,29 +18,64 @@ class Kernel:
         self._driver = ctypes.CDLL("libcuda.so.1")
         self._shared_bytes = shared_bytes
         module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
-        self._check(self._driver.cuModuleLoadData(ctypes.byref(module), _compiled(source, tuple(options))))
-        self._check(self._driver.cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()))
+        _check(self._driver.cuModuleLoadData(ctypes.byref(module), _compiled(source, tuple(options))))
+        _check(self._driver.cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()))
         most_dynamic_shared_bytes = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        self._check(self._driver.cuFuncSetAttribute(self._function, most_dynamic_shared_bytes, shared_bytes))
+        _check(self._driver.cuFuncSetAttribute(self._function, most_dynamic_shared_bytes, shared_bytes))
 
-    def __call__(self, blocks: int, threads: int, *arguments: Tensor | int | float | None) -> None:
+    def __call__(self, blocks: int, threads: int, *arguments: Argument, together: bool = False) -> None:
+        """Launch it; `together`: all blocks run at the same time, or none does."""
         boxes = [_boxed(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * len(boxes))(*(ctypes.addressof(box) for box in boxes))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        self._check(
-            self._driver.cuLaunchKernel(
-                self._function, blocks, 1, 1, threads, 1, 1, self._shared_bytes, stream, pointers, None
-            )
-        )
-
-    def _check(self, status: int) -> None:
-        if status != 0:
-            text = ctypes.c_char_p()
-            self._driver.cuGetErrorString(status, ctypes.byref(text))
-            raise RuntimeError(f"CUDA: {(text.value or b'unknown error').decode()} ({status}).")
+        size = (blocks, 1, 1, threads, 1, 1, self._shared_bytes, stream, pointers)
+        if together:
+            _check(self._driver.cuLaunchCooperativeKernel(self._function, *size))
+        else:
+            _check(self._driver.cuLaunchKernel(self._function, *size, None))
 
 
-def _boxed(argument: Tensor | int | float | None) -> ctypes.c_void_p | ctypes.c_int | ctypes.c_double:
+class TensorMap(ctypes.Structure):
+    """Where a tensor lies, for the tensor memory accelerator. Made by `tensor_map`."""
+
+    _fields_ = [("opaque", ctypes.c_uint64 * 16)]
+
+
+def tensor_map(t: Tensor) -> TensorMap:
+    """Of a (B, H, L, 64) tensor in half precision that is read in tiles of 64 rows, swizzled in pieces of 16 bytes."""
+    return _tensor_map(t.data_ptr(), tuple(t.shape), t.stride())
+
+
+@functools.lru_cache(maxsize=1024)
+def _tensor_map(address: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> TensorMap:
+    room = ctypes.create_string_buffer(2 * ctypes.sizeof(TensorMap))
+    made = TensorMap.from_buffer(room, -ctypes.addressof(room) % 64)
+    sizes = (ctypes.c_uint64 * 4)(*reversed(shape))
+    # Of an axis of one, no step is ever taken.
+    between = [2 * step if size > 1 else 16 for size, step in zip(shape[2::-1], stride[2::-1], strict=True)]
+    tile, every = (ctypes.c_uint32 * 4)(64, 64, 1, 1), (ctypes.c_uint32 * 4)(1, 1, 1, 1)
+    of_16_bits, plain, swizzle_128, promote_128, zeros_beyond = 1, 0, 3, 2, 0  # as the driver numbers them
+    status = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled(
+        ctypes.byref(made), of_16_bits, 4, ctypes.c_void_p(address), sizes, (ctypes.c_uint64 * 3)(*between),
+        tile, every, plain, swizzle_128, promote_128, zeros_beyond,
+    )  # fmt: skip
+    _check(status)
+    return made
+
+
+def _check(status: int) -> None:
+    if status != 0:
+        text = ctypes.c_char_p()
+        ctypes.CDLL("libcuda.so.1").cuGetErrorString(status, ctypes.byref(text))
+        raise RuntimeError(f"CUDA: {(text.value or b'unknown error').decode()} ({status}).")
+
+
+Argument = Tensor | TensorMap | int | float | None
+
+
+def _boxed(argument: Argument) -> TensorMap | ctypes.c_void_p | ctypes.c_int | ctypes.c_double:
+    if isinstance(argument, TensorMap):
+        return argument
     if argument is None:
         return ctypes.c_void_p(0)
     if isinstance(argument, Tensor):

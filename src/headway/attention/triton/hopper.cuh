@@ -18,10 +18,10 @@ typedef unsigned short u16;
 constexpr int TILE = 64;                     // queries, keys and width
 constexpr int TILE_BYTES = TILE * TILE * 2;  // 8 KiB: 64 rows of 128 bytes, 16-byte pieces swizzled within 8 rows
 
-// Every tile is read by the tensor cores from shared memory with the 128-byte swizzle, 1024 bytes for 8 rows.
-__device__ __forceinline__ u64 describe(u32 address) {
-    return ((u64)(address & 0x3FFFF) >> 4) | ((u64)1 << 16) | ((u64)(1024 >> 4) << 32) | ((u64)1 << 62);
-}
+// Every tile is read by the tensor cores from shared memory with the 128-byte swizzle, 1024 bytes for 8 rows: that is what
+// the upper half of a description says, always. The lower half is the address, in units of 16 bytes.
+__device__ __forceinline__ u32 describe(u32 address) { return ((address & 0x3FFFF) >> 4) | (1 << 16); }
+#define DESCRIBE2 ".reg .b64 a, b;\nmov.b64 a, {%32, 0x40000040};\nmov.b64 b, {%33, 0x40000040};\n"
 
 #define NUMBERS32                                                                                                  \
     "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                      \
@@ -32,25 +32,48 @@ __device__ __forceinline__ u64 describe(u32 address) {
         FOUR(how, d, 24), FOUR(how, d, 28)
 
 // d (64 x 64) = a (64 x 64) b^T (64 x 64), both in shared memory, in four products of 16 columns; the first only writes d.
-__device__ __forceinline__ void multiply(float (&d)[32], u64 a, u64 b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " NUMBERS32 ", %32, %33, 0, 1, 1, 0, 0;\n"
-                 : ALL32("=f", d) : "l"(a), "l"(b));
+__device__ __forceinline__ void multiply(float (&d)[32], u32 a, u32 b) {
+    asm volatile("{\n" DESCRIBE2 "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " NUMBERS32
+                 ", a, b, 0, 1, 1, 0, 0;\n}\n"
+                 : ALL32("=f", d) : "r"(a), "r"(b));
 #pragma unroll
     for (int step = 1; step < 4; step++)
-        asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " NUMBERS32 ", %32, %33, 1, 1, 1, 0, 0;\n"
-                     : ALL32("+f", d) : "l"(a + 2 * step), "l"(b + 2 * step));
+        asm volatile("{\n" DESCRIBE2 "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " NUMBERS32
+                     ", a, b, 1, 1, 1, 0, 0;\n}\n"
+                     : ALL32("+f", d) : "r"(a + 2 * step), "r"(b + 2 * step));
+}
+
+// The same, a in registers (`fragments`).
+__device__ __forceinline__ void multiply(float (&d)[32], const u32 (&a)[16], u32 b) {
+#define ROWS(first) "{\n.reg .b64 b;\nmov.b64 b, {%36, 0x40000040};\nwgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE \
+    " " NUMBERS32 ", {%32, %33, %34, %35}, b, " first ", 1, 1, 0;\n}\n"
+    asm volatile(ROWS("0") : ALL32("=f", d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));
+#pragma unroll
+    for (int step = 1; step < 4; step++)
+        asm volatile(ROWS("1") : ALL32("+f", d)
+                     : "r"(a[4 * step]), "r"(a[4 * step + 1]), "r"(a[4 * step + 2]), "r"(a[4 * step + 3]), "r"(b + 2 * step));
+}
+
+// A tile in shared memory as 128 threads hold it for products.
+__device__ __forceinline__ void fragments(u32 (&a)[16], u32 tile) {
+    const u32 lane = threadIdx.x & 31, row = tile + (16 * ((threadIdx.x & 127) >> 5) + (lane & 15)) * 128;
+#pragma unroll
+    for (int step = 0; step < 4; step++)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+                     : "=r"(a[4 * step]), "=r"(a[4 * step + 1]), "=r"(a[4 * step + 2]), "=r"(a[4 * step + 3])
+                     : "r"(row + (((2 * step + (lane >> 4)) ^ (lane & 7)) << 4)) : "memory");
 }
 
 // d (64 x 64) += a (64 x 16) b (16 x 64): a in registers, b in shared memory with its 64 columns side by side.
-__device__ __forceinline__ void multiply_from_registers(float (&d)[32], const u32 (&a)[4], u64 b) {
+__device__ __forceinline__ void multiply_from_registers(float (&d)[32], const u32 (&a)[4], u32 b) {
     asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " NUMBERS32
-        ", {%32, %33, %34, %35}, %36, 1, 1, 1, 1;\n"
-        : ALL32("+f", d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+        "{\n.reg .b64 b;\nmov.b64 b, {%36, 0x40000040};\nwgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE
+        " " NUMBERS32 ", {%32, %33, %34, %35}, b, 1, 1, 1, 1;\n}\n"
+        : ALL32("+f", d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));
 }
 
 // d (64 x 64) += a (64 x 64) b (64 x 64): a packed in registers as scores are held, b in shared memory.
-__device__ __forceinline__ void multiply_tile(float (&d)[32], const u32 (&a)[16], u64 b) {
+__device__ __forceinline__ void multiply_tile(float (&d)[32], const u32 (&a)[16], u32 b) {
 #pragma unroll
     for (int step = 0; step < 4; step++) {
         const u32 part[4] = {a[4 * step], a[4 * step + 1], a[4 * step + 2], a[4 * step + 3]};
@@ -169,6 +192,32 @@ __device__ __forceinline__ float2 unpack(u32 both) {
 #endif
 }
 
+// Of each 4 neighbouring threads, number j has the pairs of columns of fragment j instead of its own pairs of 4 fragments:
+// 16 bytes side by side.
+__device__ __forceinline__ uint4 side_by_side(u32 a, u32 b, u32 c, u32 d) {
+    const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
+    const u32 first = __shfl_xor_sync(0xffffffff, odd ? a : b, 1), second = __shfl_xor_sync(0xffffffff, odd ? c : d, 1);
+    (odd ? a : b) = first;
+    (odd ? c : d) = second;
+    const u32 third = __shfl_xor_sync(0xffffffff, upper ? a : c, 2), fourth = __shfl_xor_sync(0xffffffff, upper ? b : d, 2);
+    (upper ? a : c) = third;
+    (upper ? b : d) = fourth;
+    return make_uint4(a, b, c, d);
+}
+
+// The row of a tile that a warp's thread has, times `factor`, in half precision; `to` is where the row begins.
+template <int fragments>
+__device__ __forceinline__ void keep_row(u16* to, const float* numbers, float factor, bool inside) {
+#pragma unroll
+    for (int n = 0; n < fragments; n += 4) {
+        u32 pairs[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) pairs[i] = pack(numbers[4 * (n + i)] * factor, numbers[4 * (n + i) + 1] * factor);
+        const uint4 piece = side_by_side(pairs[0], pairs[1], pairs[2], pairs[3]);
+        if (inside) *(uint4*)(to + 8 * n + 8 * (threadIdx.x & 3)) = piece;
+    }
+}
+
 // The output of a thread's two rows, what rounding took from it if `rest` is given, and the log2 of their denominators; a
 // row that saw nothing is zero.
 __device__ __forceinline__ void keep_output(
@@ -181,21 +230,21 @@ __device__ __forceinline__ void keep_output(
         total[r] += __shfl_xor_sync(0xffffffff, total[r], 1);
         total[r] += __shfl_xor_sync(0xffffffff, total[r], 2);
         const int row = row0 + 8 * r;
-        if (row >= q_len) continue;
-        const bool seen = total[r] > 0.0f;
+        const bool inside = row < q_len, seen = total[r] > 0.0f;
         const float share = seen ? unit / total[r] : 0.0f;
-        if (pair == 0) lse[(b * heads + head) * q_len + row] = seen ? top[r] + log2f(total[r]) : -none;
+        if (inside && pair == 0) lse[(b * heads + head) * q_len + row] = seen ? top[r] + log2f(total[r]) : -none;
+        const long long place = ((b * q_len + row) * heads + head) * TILE;
+        keep_row<8>(out + place, acc + 2 * r, share, inside);
+        if (!rest) continue;
+        float lost[32];
 #pragma unroll
         for (int n = 0; n < 8; n++) {
             const float first = acc[4 * n + 2 * r] * share, second = acc[4 * n + 2 * r + 1] * share;
-            const long long place = ((b * q_len + row) * heads + head) * TILE + 8 * n + 2 * pair;
-            const u32 rounded = pack(first, second);
-            *(u32*)(out + place) = rounded;
-            if (rest) {
-                const float2 kept = unpack(rounded);
-                *(u32*)(rest + place) = pack(first - kept.x, second - kept.y);
-            }
+            const float2 kept = unpack(pack(first, second));
+            lost[4 * n] = first - kept.x;
+            lost[4 * n + 1] = second - kept.y;
         }
+        keep_row<8>(rest + place, lost, 1.0f, inside);
     }
 }
 
@@ -203,17 +252,11 @@ __device__ __forceinline__ void keep_output(
 __device__ __forceinline__ void keep_gradients(
     u16* dk, u16* dv, const float (&dk_acc)[32], const float (&dv_acc)[32], float unit, float v_unit,
     long long b, int head, int heads, int row0, int k_len) {
-    const int pair = threadIdx.x & 3;
 #pragma unroll
-    for (int n = 0; n < 8; n++) {
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const int i = 4 * n + 2 * r, row = row0 + 8 * r;
-            if (row < k_len) {
-                const long long place = ((b * k_len + row) * heads + head) * TILE + 8 * n + 2 * pair;
-                *(u32*)(dk + place) = pack(dk_acc[i] * unit, dk_acc[i + 1] * unit);
-                *(u32*)(dv + place) = pack(dv_acc[i] * v_unit, dv_acc[i + 1] * v_unit);
-            }
-        }
+    for (int r = 0; r < 2; r++) {
+        const int row = row0 + 8 * r;
+        const long long place = ((b * k_len + row) * heads + head) * TILE;
+        keep_row<8>(dk + place, dk_acc + 2 * r, unit, row < k_len);
+        keep_row<8>(dv + place, dv_acc + 2 * r, v_unit, row < k_len);
     }
 }

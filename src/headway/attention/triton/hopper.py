@@ -12,21 +12,17 @@ from torch import Tensor
 
 from headway.attention.triton import cuda
 from headway.attention.triton.layout import strides
-from headway.attention.triton.tables import TILE, bias_matrix, in_fragments, toeplitz_table, whole_tiles
+from headway.attention.triton.tables import BLOCK, TILE, bias_matrix, in_fragments, toeplitz_table, whole_blocks
 
 if TYPE_CHECKING:
     from headway.attention.triton.op import Call
 
-THREADS = 128
 TILE_BYTES = TILE * TILE * 2
-SHARED_BYTES = {  # tiles that stay, three stages of two that pass, and numbers
-    "forward": 7 * TILE_BYTES,
-    "query": 8 * TILE_BYTES + 4 * 8 * 72 * 4,
-    "key_and_value": 8 * TILE_BYTES + 3 * 2 * TILE * 4,
-    "bias_grad": 2 * (8 * TILE_BYTES + 1024),  # two stages of eight
-}
+WARPS = 8  # that compute, of a block
+BIAS_BYTES = {"table": 2 * 208 * 4, "matrix": 2 * TILE_BYTES}  # of a tile of 128 x 64
 PROGRAMS = 3  # for each multiprocessor, of kernels that go over the batch
 MOST_SCORES = 2**24  # of all heads: a bias with a low-rank term becomes a matrix, which should stay in the L2 cache
+FEW_TILES = 512  # of 64 queries: up to here, two sequences have gradients of q on their way at a time
 
 
 def fits(q: Tensor, k: Tensor, v: Tensor, *parts: Tensor | None) -> bool:
@@ -40,8 +36,13 @@ def fits(q: Tensor, k: Tensor, v: Tensor, *parts: Tensor | None) -> bool:
 def takes(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether tensors are such that Hopper kernels read them: half precision, width 64, aligned rows."""
     shaped = q.dtype in (torch.float16, torch.bfloat16) and q.shape[3] == TILE and v.shape[3] == TILE
-    aligned = all(stride % 8 == 0 for t in (q, k, v) for stride in t.stride()[:3])
+    aligned = all(number % 8 == 0 for t in (q, k, v) for number in t.stride()[:3])
     return shaped and aligned and q.device.type == "cuda" and _here(q.device.index)
+
+
+def aligned(*tensors: Tensor) -> list[Tensor]:
+    """The same tensors, copied where their first number is not at a multiple of 16 bytes."""
+    return [t if t.data_ptr() % 16 == 0 else t.clone(memory_format=torch.contiguous_format) for t in tensors]
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -72,9 +73,11 @@ class Hopper:
 
     def __init__(self, call: Call, tables: list[Tensor], learned: bool = False) -> None:
         self.call, self.tables = call, tables
-        self.first, self.last = whole_tiles(call.q.shape[2]), whole_tiles(call.k.shape[2])
+        self.q, self.k, self.v = aligned(call.q, call.k, call.v)
+        self.first, self.last = whole_blocks(call.q.shape[2]), whole_blocks(call.k.shape[2])
         self.causal = int(call.mask_flags["CAUSAL"])
         self.sums = learned and call.left is None
+        self.bias_bytes = BIAS_BYTES["table" if call.left is None else "matrix"]
         given = {"-DDROPOUT": call.dropout > 0, "-DMATRIX": call.left is not None, "-DSUMS": self.sums}
         self.flags = [flag for flag, is_given in given.items() if is_given]
 
@@ -86,65 +89,90 @@ class Hopper:
             return table, of_head, self.first + self.last + 16, self.first
         return table, of_head // 8, (self.first if keys_first else self.last) // TILE, 0
 
-    def _run(self, name: str, blocks: int, *arguments: Tensor | int | float | None) -> None:
-        q = self.call.q
+    def _run(
+        self, name: str, blocks: int, threads: int, shared_bytes: int, *arguments: cuda.Argument, together: bool = False
+    ) -> None:
+        q = self.q
         with torch.cuda.device(q.device):
-            run = kernel("hopper_bias.cu", name, SHARED_BYTES[name], q.device.index, q.dtype, *self.flags)
-            threads = 2 * THREADS if name == "bias_grad" else THREADS
-            run(blocks, threads, *arguments, self.call.scale, self.call.noise, self.call.dropout)
+            run = kernel(f"hopper_{name}.cu", name, shared_bytes, q.device.index, q.dtype, *self.flags)
+            rest = self.call.scale, self.call.noise, self.call.dropout
+            run(blocks, threads, *arguments, *rest, together=together)
 
     def _sizes(self) -> tuple[int, int, int, int, int]:
-        q, k = self.call.q, self.call.k
+        q, k = self.q, self.k
         return q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2], self.causal
 
     def forward(self, out: Tensor, rest: Tensor | None, lse: Tensor) -> None:  # all written
-        q, k, v = self.call.q, self.call.k, self.call.v
+        q, k, v = self.q, self.k, self.v
+        shared_bytes = 8 * TILE_BYTES + 3 * (TILE * 4 + self.bias_bytes) + 64
         table, *where = self._bias()
         self._run(
-            "forward", q.shape[0] * q.shape[1] * self.first // TILE,
-            q, k, v, table, self.call.lengths, out, rest, lse, *strides(q, k, v), *self._sizes(), *where,
+            "forward", q.shape[0] * q.shape[1] * self.first // BLOCK, 2 * BLOCK, shared_bytes,
+            *(cuda.tensor_map(t) for t in (q, k, v)), table, self.call.lengths, out, rest, lse, *self._sizes(), *where,
         )  # fmt: skip
 
-    def key_and_value(self, grad: Tensor, lse: Tensor, delta: Tensor, dk: Tensor, dv: Tensor) -> None:
-        q, k, v = self.call.q, self.call.k, self.call.v
+    def backward(self, grad: Tensor, lse: Tensor, delta: Tensor, dq: Tensor, dk: Tensor, dv: Tensor) -> Tensor | None:
+        """Writes dq, dk and dv; gives the gradient of a learned Toeplitz bias, (1, H, Lq + Lk - 1)."""
+        q, k, v = self.q, self.k, self.v
+        batch, heads, q_len, _ = q.shape
+        tiles, key_blocks = triton.cdiv(q_len, TILE), self.last // BLOCK
+        slots, teams = shares(batch, heads, tiles, key_blocks, self.call.multiprocessors)
+        ways = 2 if teams > 1 and tiles <= FEW_TILES else 1
+        sums_q = q.new_empty(slots, heads, ways, tiles, TILE, TILE, dtype=torch.float32)
+        counters = q.new_zeros(slots, heads, ways, tiles, dtype=torch.int32) if teams > 1 else None
+        span = self.first + self.last + BLOCK
+        sums = q.new_zeros(slots, heads, teams, WARPS, span, dtype=torch.float32) if self.sums else None
+        if self.call.lengths is not None:  # blocks of keys that nobody sees are left out
+            dk.zero_()
+            dv.zero_()
+        shared_bytes = 22 * TILE_BYTES + 3 * (3 * TILE * 4 + self.bias_bytes) + 144
+        shared_bytes += WARPS * 8 * 88 * 4 if self.sums else 0
         table, *where = self._bias(keys_first=True)
         self._run(
-            "key_and_value", q.shape[0] * q.shape[1] * self.last // TILE,
-            q, k, v, grad, lse, delta, table, self.call.lengths, dk, dv,
-            *strides(q, k, v, grad), *self._sizes(), *where,
-        )  # fmt: skip
-
-    def query(self, grad: Tensor, lse: Tensor, delta: Tensor, dq: Tensor) -> Tensor | None:
-        """Writes dq; gives the gradient of a learned Toeplitz bias, (1, H, Lq + Lk - 1)."""
-        q, k, v = self.call.q, self.call.k, self.call.v
-        batch, heads, q_len, _ = q.shape
-        table, *where = self._bias()
-        span = self.first + self.last
-        slots = max(1, min(PROGRAMS * self.call.multiprocessors // heads, batch * self.first // TILE))
-        sums = q.new_zeros(slots, heads, 2, span, dtype=torch.float32) if self.sums else None
-        self._run(
-            "query", slots * heads,
-            q, k, v, grad, lse, delta, table, self.call.lengths, dq, sums, *strides(q, k, v, grad),
-            batch, *self._sizes(), *where, span,
+            "backward", slots * heads * teams, 3 * BLOCK, shared_bytes,
+            *(cuda.tensor_map(t) for t in (q, k, v, grad)), lse, delta, table, self.call.lengths,
+            dq, dk, dv, sums_q, counters, sums, batch, *self._sizes(), *where, span, slots, teams, ways,
+            together=teams > 1,
         )  # fmt: skip
         if sums is None:
             return None
-        return sums.sum((0, 2))[None, :, self.first - (q_len - 1) : self.first + k.shape[2]]
+        zero = self.first + TILE - 1  # where offset 0 stands
+        return sums.sum((0, 2, 3))[None, :, zero - (q_len - 1) : zero + k.shape[2]]
 
     def bias_grad(self, grad: Tensor, lse: Tensor, delta: Tensor) -> Tensor:  # (H, Lq, Lk)
         """Of a matrix, summed over the batch."""
-        q, k, v = self.call.q, self.call.k, self.call.v
+        q, k, v = self.q, self.k, self.v
         batch, heads, q_len, _ = q.shape
         table, *where = self._bias()
-        tiles = triton.cdiv(q_len, 2 * TILE) * triton.cdiv(k.shape[2], 2 * TILE) * heads
+        tiles = self.first // BLOCK * (self.last // BLOCK) * heads
         chunks = max(1, min(PROGRAMS * self.call.multiprocessors // tiles, batch))
         sums = q.new_empty(chunks, heads, q_len, k.shape[2], dtype=torch.float32)
         self._run(
-            "bias_grad", chunks * tiles,
+            "matrix", chunks * tiles, 2 * BLOCK, 2 * (8 * TILE_BYTES + 1024),  # two stages of eight
             q, k, v, grad, lse, delta, table, self.call.lengths, sums, *strides(q, k, v, grad),
             batch, *self._sizes(), *where, chunks,
         )  # fmt: skip
         return sums.sum(0) if chunks > 1 else sums[0]
+
+
+@functools.cache
+def shares(batch: int, heads: int, tiles: int, key_blocks: int, multiprocessors: int) -> tuple[int, int]:
+    """Into how many slots the batch of each head is divided, and how many blocks of threads share a slot's keys.
+
+    One block for each slot is best, as none waits for another, where that keeps all multiprocessors busy.
+    """
+
+    def time(teams: int) -> float:
+        slots = _slots(batch, heads, teams, multiprocessors)
+        steps: int = triton.cdiv(triton.cdiv(batch, slots) * key_blocks, teams)
+        return steps * (1.0 if teams == 1 else (1.1 if tiles >= 2 * teams else 1.4))
+
+    teams = min(range(1, max(1, multiprocessors // heads) + 1), key=time)
+    return _slots(batch, heads, teams, multiprocessors), teams
+
+
+def _slots(batch: int, heads: int, teams: int, multiprocessors: int) -> int:
+    return max(1, min(multiprocessors // (heads * teams), batch))
 
 
 def tables(

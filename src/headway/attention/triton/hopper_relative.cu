@@ -151,7 +151,7 @@ __device__ __forceinline__ void load_table(u32 to, const u16* from) {
 
 // d = a b^T of two tiles in shared memory, to the end.
 __device__ __forceinline__ void whole_product(float (&d)[32], u32 a, u32 b) {
-    const u64 a_is = describe(a), b_is = describe(b);
+    const u32 a_is = describe(a), b_is = describe(b);
     products_begin();
     multiply(d, a_is, b_is);
     products_sent();
@@ -314,13 +314,13 @@ extern "C" __global__ void __launch_bounds__(128, 3) forward(
             if (side == 0) weigh(Flag<true>());
             else weigh(Flag<false>());
 
-            const u64 v_is = describe(at_v + stage * TILE_BYTES);
+            const u32 v_is = describe(at_v + stage * TILE_BYTES);
             products_begin();
             multiply_tile(acc, weights, v_is);
             products_sent();
         }
 #ifdef VALUES
-        const u64 values_is = describe(at_values);
+        const u32 values_is = describe(at_values);
         u32 a[STEPS][4];
         collect(a, rows, in_places, far, start_q + 16 * warp + begin, tiles * TILE);
         products_begin();
@@ -456,8 +456,8 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
                     }
                 }
             }
-            const u64 q_is = describe(at_q), grad_is = describe(at_grad);
-            const u64 k_is = describe(at_k + stage * TILE_BYTES), v_is = describe(at_v + stage * TILE_BYTES);
+            const u32 q_is = describe(at_q), grad_is = describe(at_grad);
+            const u32 k_is = describe(at_k + stage * TILE_BYTES), v_is = describe(at_v + stage * TILE_BYTES);
             products_begin();
             multiply(s, q_is, k_is);
             multiply(dp, grad_is, v_is);
@@ -548,7 +548,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
 #ifdef KEYS
         collect(a, rows, of_keys, far, start_q + 16 * warp + begin, tiles * TILE);
         store(dscores);
-        const u64 keys_is = describe(at_keys);
+        const u32 keys_is = describe(at_keys);
         products_begin();
 #pragma unroll
         for (int step = 0; step < STEPS; step++) multiply_from_registers(dq_acc, a[step], keys_is + step * (2048 >> 4));
@@ -664,8 +664,8 @@ extern "C" __global__ void __launch_bounds__(128, 2) key(
 
         float s[32], dp[32];
         products_begin();
-        const u64 k_is = describe(at_k), v_is = describe(at_v);
-        const u64 q_is = describe(at_q + stage * TILE_BYTES), grad_is = describe(at_grad + stage * TILE_BYTES);
+        const u32 k_is = describe(at_k), v_is = describe(at_v);
+        const u32 q_is = describe(at_q + stage * TILE_BYTES), grad_is = describe(at_grad + stage * TILE_BYTES);
         multiply(s, k_is, q_is);
         multiply(dp, v_is, grad_is);
         products_sent();

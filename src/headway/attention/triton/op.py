@@ -120,7 +120,8 @@ def fused_backward(
     tables: list[Tensor],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # of q, k, v, values, left, right, rows
     call = Call(q, k, v, left, right, mask, causal, lengths, q_documents, k_documents, scale, dropout, noise)
-    grad = grad if grad.stride(3) == 1 and grad.data_ptr() % 16 == 0 else grad.contiguous()
+    aligned = grad.stride(3) == 1 and all(number % 8 == 0 for number in grad.stride()[:3])
+    grad = grad if aligned and grad.data_ptr() % 16 == 0 else grad.contiguous()
     weights = of_offsets.numel() > 0
     if by == "one tile":
         grads = short.backward(call, tables, values, grad, lse, learned)
@@ -147,8 +148,7 @@ def fused_backward(
     dvalues: Tensor | None = None
     if by == "hopper":
         fast = hopper.Hopper(call, tables, learned)
-        fast.key_and_value(grad, lse, delta, dk, dv)
-        of_bias: Parts = (fast.query(grad, lse, delta, dq), None, None)
+        of_bias: Parts = (fast.backward(grad, lse, delta, dq, dk, dv), None, None)
         if left is not None:
             of_bias = of_parts(values if learned else None, left, right, fast.bias_grad(grad, lse, delta), q.dtype)
         return _shaped(call, (dq, dk, dv, *of_bias), None, values if learned else None)

@@ -54,6 +54,7 @@ def fused_relative(
 ) -> tuple[Tensor, Tensor]:  # output, log2 of denominators (B, H, Lq)
     out = rows_first(q, q.shape[2], v.shape[3])
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
+    q, k, v = hopper.aligned(q, k, v)
     call = _Call(q, k, key_places, value_places, reach, begin, causal, lengths, scale, dropout, noise)
     shared = 6 * TILE_BYTES + 256 * _count(reach) + 2 * TILE * _stride(reach)
     call.run(
@@ -85,6 +86,7 @@ def fused_relative_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # of q, k, v and the tables
     aligned = grad.stride(3) == 1 and all(stride % 8 == 0 for stride in grad.stride()[:3])
     grad = grad if aligned and grad.data_ptr() % 16 == 0 else grad.contiguous()
+    q, k, v = hopper.aligned(q, k, v)
     call = _Call(q, k, key_places, value_places, reach, begin, causal, lengths, scale, dropout, noise)
     batch, heads, q_len, _ = q.shape
     k_len = k.shape[2]
@@ -151,7 +153,7 @@ class _Call:
             run = hopper.kernel(
                 "hopper_relative.cu", name, shared_bytes, self.q.device.index, self.q.dtype, *self.flags
             )
-            run(blocks, hopper.THREADS, *arguments, *self.last)
+            run(blocks, 128, *arguments, *self.last)
 
 
 def in_places(table: Tensor) -> Tensor:  # (H, 2 * reach + 1, 64) -> (H, 64, 64)

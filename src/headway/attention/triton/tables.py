@@ -15,6 +15,7 @@ from torch import Tensor
 from headway.attention.triton.layout import LARGEST, LOG2E
 
 TILE = 64  # of the Hopper kernels
+BLOCK = 128  # queries or keys of their blocks
 Parts = tuple[Tensor | None, Tensor | None, Tensor | None]  # of a bias: Toeplitz values, low-rank left and right
 
 
@@ -40,26 +41,29 @@ def bias_matrix(
 def toeplitz_table(values: Tensor, q_len: int, k_len: int) -> Tensor:  # (1, H|1, Lq + Lk - 1) -> (H|1, 2, span + 16)
     """The bias in units of log 2 from offset -first - 8 on, zero where there is none; and once more from the next on.
 
-    `first` counts the queries of whole tiles, `span` also the keys. Every pair of numbers is aligned somewhere.
+    `first` counts the queries of whole blocks, `span` also the keys. Every pair of numbers is aligned somewhere.
     """
-    first, last = whole_tiles(q_len), whole_tiles(k_len)
+    first, last = whole_blocks(q_len), whole_blocks(k_len)
     padded = F.pad(values[0].float() * LOG2E, (first + 8 - (q_len - 1), last + 8 - (k_len - 1)))
     # Not `stack`, which torch 2.11 cannot compile behind the clamp of T5.
     return padded.unfold(-1, first + last + 16, 1).contiguous()
 
 
 def in_fragments(matrix: Tensor) -> Tensor:  # (H, rows, columns) -> (H, row tiles, column tiles, 4, 128, 8)
-    """Tiles of 64 x 64 as threads hold scores (hopper.cuh): four times 8 numbers of each of 128 threads."""
+    """Tiles of 64 x 64 as threads hold scores (hopper.cuh): four times 8 numbers of each of 128 threads.
+
+    As many as whole blocks have, zero beyond the ends.
+    """
     heads, rows, columns = matrix.shape
-    matrix = F.pad(matrix, (0, whole_tiles(columns) - columns, 0, whole_tiles(rows) - rows))
+    matrix = F.pad(matrix, (0, whole_blocks(columns) - columns, 0, whole_blocks(rows) - rows))
     row_tiles, column_tiles = matrix.shape[1] // TILE, matrix.shape[2] // TILE
     # A row is (tile, warp, which of two, row of a fragment); a column (tile, part, which of two, pair, which of it).
     apart = matrix.reshape(heads, row_tiles, 4, 2, 8, column_tiles, 4, 2, 4, 2)
     return apart.permute(0, 1, 5, 6, 2, 4, 8, 7, 3, 9).reshape(heads, row_tiles, column_tiles, 4, 128, 8)
 
 
-def whole_tiles(length: int) -> int:
-    return (length + TILE - 1) // TILE * TILE
+def whole_blocks(length: int) -> int:
+    return (length + BLOCK - 1) // BLOCK * BLOCK
 
 
 def of_parts(

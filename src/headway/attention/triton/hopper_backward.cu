@@ -1,0 +1,549 @@
+// The gradients of attention with a bias that the batch shares, on Hopper, in half precision, for head width 64: those of
+// q, k, v and of a Toeplitz bias, making each score once.
+//
+// A block has two groups of 128 threads; each owns 64 keys and goes over the queries in tiles of 64. The gradient of q is
+// summed over the block's 128 keys by the tensor cores, over all keys in memory (`sums_q`): `teams` blocks share the keys of
+// a sequence and head, and take turns at each tile of queries in an order that is always the same (`rank`). So every sum
+// has one order, and scores are made once. Two more warps only move data: the loader brings tiles, the carrier takes
+// gradients of q to memory and, for whoever comes last, brings what the others summed.
+//
+// All blocks that share keys must run at the same time; they start at different tiles, so that turns are rarely waited for.
+//
+// SUMS: the gradient of a Toeplitz bias is wanted. Sums along diagonals start with plain additions of registers, as
+// fragments on one diagonal hold the same offsets; the 8 rows that remain of a warp pass through shared memory, and each
+// warp adds them to numbers of its own.
+
+#include "hopper.cuh"
+#include "hopper_pipes.cuh"
+#include "hopper_bias.cuh"
+
+constexpr int STAGES = 3;                      // of queries and gradients of the output
+constexpr int KEYS = 2 * TILE;                 // of a block
+constexpr int SLOT_BYTES = TILE * TILE * 4;    // a tile of the gradient of q
+constexpr int WARPS = 8;                       // that compute
+constexpr int PITCH = 88;                      // numbers from one row of a warp's diagonals to the next
+
+// Shared memory, from a multiple of 1024 on.
+constexpr int AT_QUERIES = 0;                                     // (STAGES, q and grad)
+constexpr int AT_KEYS = AT_QUERIES + STAGES * 2 * TILE_BYTES;     // (2, k of both groups, v of both groups)
+constexpr int AT_DS = AT_KEYS + 2 * 4 * TILE_BYTES;               // (2, groups): keys x queries
+constexpr int AT_SLOTS = AT_DS + 2 * 2 * TILE_BYTES;              // (2,)
+constexpr int AT_NUMBERS = AT_SLOTS + 2 * SLOT_BYTES;             // (STAGES,): see below
+constexpr int NOISE = 2 * TILE * 4;                               // behind lse and delta: noise of the queries
+constexpr int OF_BIAS = NOISE + TILE * 4;                         // the bias
+constexpr int NUMBERS_BYTES = OF_BIAS + BIAS_BYTES;
+constexpr int AT_BARRIERS = AT_NUMBERS + STAGES * NUMBERS_BYTES;
+constexpr int AT_MODES = AT_BARRIERS + 128;
+constexpr int AT_LINES = AT_MODES + 16;                           // SUMS: (WARPS, 8, PITCH)
+
+enum Barriers { QUERIES_IN = 0, QUERIES_OUT = 3, KEYS_IN = 6, KEYS_OUT = 8, DS_IN = 10, SLOT_READY = 12, SLOT_DONE = 14 };
+enum Modes { EMPTY, ALONE, SUMMED };  // what a slot holds for the groups: fill it; nothing to add; what others summed
+
+// d (64 x 32) = a^T b: a (16 x 64) and b (16 x 32) with columns side by side.
+#define NUMBERS16 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}"
+#define ALL16(how, d) FOUR(how, d, 0), FOUR(how, d, 4), FOUR(how, d, 8), FOUR(how, d, 12)
+__device__ __forceinline__ void multiply_columns(float (&d)[16], u32 a, u32 b) {  // 128 rows in two tiles
+#define COLUMNS(first) "{\n.reg .b64 a, b;\nmov.b64 a, {%16, 0x40000040};\nmov.b64 b, {%17, 0x40000040};\n"                 \
+    "wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPE "." TYPE " " NUMBERS16 ", a, b, " first ", 1, 1, 1, 1;\n}\n"
+    asm volatile(COLUMNS("0") : ALL16("=f", d) : "r"(a), "r"(b));
+#pragma unroll
+    for (int step = 1; step < 8; step++)
+        asm volatile(COLUMNS("1") : ALL16("+f", d) : "r"(a + (2048 >> 4) * step), "r"(b + (2048 >> 4) * step));
+}
+
+// One step of the carrier: which tile of `sums_q`, how many add to it before and in all, what its counter then says.
+struct Carry {
+    long long tile;
+    int rank, seen;
+    u32 expected;
+};
+
+// The blocks of keys that this block of threads owns, in order: of each, a range of tiles of queries.
+struct Walk {
+    const int* lengths;
+    int batch, slot, slots, member, teams, key_blocks, tiles, shift, k_len, causal;
+    int turn, item, b, start_k, length, first, tile, left;  // left: steps of this block of keys
+    __device__ __forceinline__ bool next_block() {
+        for (;;) {
+            turn += teams;
+            item = turn / key_blocks;
+            b = slot + item * slots;
+            if (b >= batch) return false;
+            const int block = turn - item * key_blocks;
+            start_k = block * KEYS;
+            length = lengths ? lengths[b] : k_len;
+            first = block && causal ? max(start_k - shift, 0) / TILE : 0;
+            tile = max(first, member * tiles / teams);
+            left = block && start_k >= length ? 0 : tiles - first;
+            if (left > 0) return true;
+        }
+    }
+    __device__ __forceinline__ bool begin() {
+        turn = member - teams;
+        return next_block();
+    }
+    __device__ __forceinline__ bool next() {
+        if (--left == 0) return next_block();
+        if (++tile == tiles) tile = first;
+        return true;
+    }
+    // Blocks of keys that a tile's queries see, but at least the first.
+    __device__ __forceinline__ int seen() const {
+        const int keys = causal ? min(length, (tile + 1) * TILE + shift) : length;
+        return max((keys + KEYS - 1) / KEYS, 1);
+    }
+    // How many blocks add to this tile before this one. Those of a round start evenly spaced and go round.
+    __device__ __forceinline__ int rank() const {
+        if (teams == 1) return turn - item * key_blocks;
+        const int start = item * key_blocks, round = turn / teams * teams;
+        const int from = max(0, start - round), to = min(teams, start + seen() - round);
+        const int begun = ((tile + 1) * teams + tiles - 1) / tiles;  // those that start at this tile or before
+        const int before = max(0, round - start);
+        if (member < begun) return before + max(0, min(begun, to) - (member + 1));
+        return before + to - member - 1 + max(0, min(begun, to) - from);
+    }
+    __device__ __forceinline__ Carry carry(long long place, int ways) const {
+        const int before = rank();
+        const int way = ways > 1 ? item & 1 : 0, used = ways > 1 ? item >> 1 : item;
+        return {(place + way) * tiles + tile, before, seen(), (u32)(used * key_blocks + before)};
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(384, 1) backward(
+    const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
+    const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap grad_map,
+    const float* lse, const float* delta,      // (B, H, Lq)
+    const Numbers* table, const int* lengths,  // a matrix: of tiles whose rows are keys; (B,), or null
+    u16* dq, u16* dk, u16* dv,                 // (B, L, H, 64)
+    float* sums_q,                             // (slots, H, ways, tiles of queries, 64 x 64)
+    u32* counters,                             // (slots, H, ways, tiles of queries), zero
+    float* sums,                               // SUMS: (slots, H, teams, WARPS, span) from offset -before - 63 on, zero
+    int batch, int heads, int groups, int q_len, int k_len, int causal, int table_head, int padded, int before, int span,
+    int slots, int teams, int ways, double scale, const u32* noise, double dropout) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const u32 base = (u32)__cvta_generic_to_shared(shared);
+    auto barrier = [&](int which) { return base + AT_BARRIERS + 8 * which; };
+    int* modes = (int*)(shared + AT_MODES);
+
+    const int group = uniform(threadIdx.x >> 7), lane = threadIdx.x & 31;
+    const int head = blockIdx.x % heads, slot = blockIdx.x / heads % slots, member = blockIdx.x / heads / slots;
+    const int tiles = (q_len + TILE - 1) / TILE, key_blocks = (k_len + KEYS - 1) / KEYS, shift = k_len - q_len;
+
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            barrier_init(barrier(QUERIES_IN + i), 33);
+            barrier_init(barrier(QUERIES_OUT + i), WARPS);
+        }
+        for (int i = 0; i < 2; i++) {
+            barrier_init(barrier(KEYS_IN + i), 1);
+            barrier_init(barrier(KEYS_OUT + i), WARPS);
+            barrier_init(barrier(DS_IN + i), WARPS);
+            barrier_init(barrier(SLOT_READY + i), 1);
+            barrier_init(barrier(SLOT_DONE + i), WARPS);
+        }
+        barriers_made();
+    }
+    __syncthreads();
+    Walk walk = {lengths, batch, slot, slots, member, teams, key_blocks, tiles, shift, k_len, causal};
+
+    // Of 384 times 168 registers, those that move data leave most to those that compute.
+    if (group == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;\n");
+    if (threadIdx.x >= 288) {  // the carrier
+        if (threadIdx.x > 288 || !walk.begin()) return;
+        const long long place = ((long long)slot * heads + head) * ways;
+        u32* pending = nullptr;  // the counter of a copy on its way
+        auto copied = [&] {      // all copies have arrived, and the others may know
+            asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
+            if (!pending) return;
+            asm volatile("fence.proxy.async.global;\n" ::: "memory");
+            asm volatile("red.release.gpu.global.add.u32 [%0], 1;\n" ::"l"(pending) : "memory");
+            pending = nullptr;
+        };
+        auto my_turn = [&](const Carry& carry) {
+            if (teams == 1) {
+                if (tiles <= 2) copied();  // else the copy of this tile before is long done
+                return;
+            }
+            u32 count;
+            for (;;) {
+                asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(count) : "l"(counters + carry.tile) : "memory");
+                if (count == carry.expected) break;
+                copied();
+            }
+            asm volatile("fence.proxy.async.global;\n" ::: "memory");
+        };
+        // The slot is free: what was copied from it has been read, and the groups are done with it.
+        auto prepare = [&](int t, const Carry& carry) {
+            const u32 at = t & 1, ready = barrier(SLOT_READY + at);
+            modes[at] = carry.rank + 1 < carry.seen ? EMPTY : (carry.seen > 1 ? SUMMED : ALONE);
+            if (modes[at] == SUMMED) {
+                my_turn(carry);
+                arrive_and_expect(ready, SLOT_BYTES);
+                fetch(base + AT_SLOTS + at * SLOT_BYTES, sums_q + carry.tile * (TILE * TILE), SLOT_BYTES, ready);
+            } else {
+                arrive(ready);
+            }
+        };
+        int t = 0;
+        Carry now = walk.carry(place, ways), then = now;
+        bool prepared = false, more;
+        do {
+            if (!prepared) prepare(t, now);
+            more = walk.next();
+            prepared = false;
+            if (more) {
+                then = walk.carry(place, ways);
+                if (teams == 1 || then.rank + 1 < then.seen) {
+                    asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
+                    prepare(t + 1, then);
+                    prepared = true;
+                }
+            }
+            const u32 at = t & 1, here = base + AT_SLOTS + at * SLOT_BYTES;
+            if (!has_come(barrier(SLOT_DONE + at), (t >> 1) & 1)) {
+                if (pending) copied();
+                wait(barrier(SLOT_DONE + at), (t >> 1) & 1);
+            }
+            if (now.rank + 1 == now.seen) {
+                if (teams > 1) {
+                    if (now.seen == 1) my_turn(now);
+                    if (pending) copied();
+                    asm volatile("red.release.gpu.global.add.u32 [%0], %1;\n"
+                                 ::"l"(counters + now.tile), "r"(1 + key_blocks - now.seen) : "memory");
+                }
+            } else {
+                my_turn(now);
+                float* memory = sums_q + now.tile * (TILE * TILE);
+                if (pending) copied();
+                if (now.rank == 0)
+                    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+                                 ::"l"(memory), "r"(here), "n"(SLOT_BYTES) : "memory");
+                else
+                    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n"
+                                 ::"l"(memory), "r"(here), "n"(SLOT_BYTES) : "memory");
+                asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
+                if (teams > 1) pending = counters + now.tile;
+            }
+            now = then;
+            t++;
+        } while (more);
+        copied();
+        return;
+    }
+
+    if (threadIdx.x >= 256) {  // the loader
+        if (!walk.begin()) return;
+        Ring<STAGES> stage;
+        Ring<2> block;
+        int turn = -1;
+        do {
+            if (walk.turn != turn) {
+                turn = walk.turn;
+                if (lane == 0) {
+                    const u32 keys = base + AT_KEYS + block.at * 4 * TILE_BYTES, full = barrier(KEYS_IN + block.at);
+                    wait(barrier(KEYS_OUT + block.at), block.parity ^ 1);
+                    arrive_and_expect(full, 4 * TILE_BYTES);
+                    for (int i = 0; i < 2; i++) {
+                        fetch_tile(keys + i * TILE_BYTES, k_map, walk.start_k + i * TILE, head / groups, walk.b, full);
+                        fetch_tile(keys + (2 + i) * TILE_BYTES, v_map, walk.start_k + i * TILE, head / groups, walk.b, full);
+                    }
+                }
+                block.next();
+            }
+            const int start_q = walk.tile * TILE;
+            const u32 queries = base + AT_QUERIES + stage.at * 2 * TILE_BYTES, full = barrier(QUERIES_IN + stage.at);
+            const u32 numbers = base + AT_NUMBERS + stage.at * NUMBERS_BYTES;
+            wait(barrier(QUERIES_OUT + stage.at), stage.parity ^ 1);
+            if (lane == 0) {
+#ifdef DROPOUT
+                arrive_and_expect(full, 2 * TILE_BYTES + BIAS_BYTES + TILE * 4);
+                const Dropout drop(noise, dropout, (long long)walk.b * heads + head, q_len, k_len);
+                fetch(numbers + NOISE, drop.of_queries + start_q, TILE * 4, full);
+#else
+                arrive_and_expect(full, 2 * TILE_BYTES + BIAS_BYTES);
+#endif
+                fetch_tile(queries, q_map, start_q, head, walk.b, full);
+                fetch_tile(queries + TILE_BYTES, grad_map, start_q, head, walk.b, full);
+                BiasOfColumns(table + (long long)head * table_head, walk.start_k, walk.tile, padded, before)
+                    .fetch_to(numbers + OF_BIAS, full);
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int row = start_q + lane + 32 * (i & 1), bytes = row < q_len ? 4 : 0;
+                const float* source = (i < 2 ? lse : delta) + ((long long)walk.b * heads + head) * q_len + (bytes ? row : 0);
+                const u32 target = numbers + (lane + 32 * i) * 4;
+                asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(target), "l"(source), "r"(bytes));
+            }
+            arrive_after_loads(full);
+            stage.next();
+        } while (walk.next());
+        asm volatile("cp.async.wait_all;\n" ::: "memory");
+        return;
+    }
+
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;\n");
+    if (!walk.begin()) return;
+    const int thread = threadIdx.x & 127, warp = thread >> 5, row8 = lane >> 2, pair = thread & 3;
+    const float factor = (float)(scale * 1.4426950408889634), unit = (float)scale;
+    u32 at_keys = base + AT_KEYS;  // of the block whose scores are made
+    float s[32], dp[32], dk_acc[32], dv_acc[32], dq_acc[16];
+    u32 k_is[16];                  // in registers, so that products read less from shared memory
+    auto scores = [&](u32 queries) {
+        const u32 q_is = describe(queries), grad_is = describe(queries + TILE_BYTES);
+        const u32 v_is = describe(at_keys + (2 + group) * TILE_BYTES);
+        products_begin();
+        multiply(s, k_is, q_is);
+        multiply(dp, v_is, grad_is);
+        products_sent();
+    };
+#pragma unroll
+    for (int i = 0; i < 32; i++) dk_acc[i] = dv_acc[i] = 0.0f;
+
+    // What is left to do of the tile before: its gradient of q.
+    int before_b = walk.b, before_row = 0;
+    u32 before_keys = at_keys;
+    auto hand_over = [&](int t) {
+        const int at = t & 1;
+        wait(barrier(SLOT_READY + at), (t >> 1) & 1);
+        float4* place = (float4*)(shared + AT_SLOTS + at * SLOT_BYTES) + group * 512 + thread;
+        const int mode = modes[at];
+        if (mode == EMPTY) {
+#pragma unroll
+            for (int n = 0; n < 4; n++)
+                place[n * 128] = make_float4(dq_acc[4 * n], dq_acc[4 * n + 1], dq_acc[4 * n + 2], dq_acc[4 * n + 3]);
+            return;
+        }
+        if (mode == SUMMED) {
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+                const float4 others = place[n * 128];
+                dq_acc[4 * n] += others.x;
+                dq_acc[4 * n + 1] += others.y;
+                dq_acc[4 * n + 2] += others.z;
+                dq_acc[4 * n + 3] += others.w;
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int row = before_row + 16 * warp + row8 + 8 * r;
+            u16* to = dq + (((long long)before_b * q_len + row) * heads + head) * TILE + group * 32;
+            keep_row<4>(to, dq_acc + 2 * r, unit, row < q_len);
+        }
+    };
+
+#ifdef DROPOUT
+    u32 row_noise[2];
+    auto load_noise = [&] {
+        const Dropout drop(noise, dropout, (long long)walk.b * heads + head, q_len, k_len);
+        const int row = walk.start_k + group * TILE + 16 * warp + row8;  // padded to whole blocks
+        row_noise[0] = drop.of_keys[row];
+        row_noise[1] = drop.of_keys[row + 8];
+    };
+    load_noise();
+#endif
+    const Dropout drop(noise, dropout, 0, q_len, k_len);
+#ifdef SUMS
+    float* lines = (float*)(shared + AT_LINES) + (threadIdx.x >> 5) * 8 * PITCH;
+    float* own = sums + ((((long long)slot * heads + head) * teams + member) * WARPS + (threadIdx.x >> 5)) * span + 16 * warp + 4 * lane;
+    for (int i = lane; i < 8 * PITCH; i += 32) lines[i] = 0.0f;
+#endif
+    Ring<STAGES> stage;
+    Ring<2> block;
+    int t = 0;
+    bool more = true, fresh = false;  // whether there is another tile; whether this is the first of another block of keys
+    wait(barrier(KEYS_IN), 0);
+    fragments(k_is, at_keys + group * TILE_BYTES);
+    wait(barrier(QUERIES_IN), 0);
+    u32 queries = base + AT_QUERIES;
+    scores(queries);
+    while (more) {
+        const int start_q = walk.tile * TILE, start_k = walk.start_k + group * TILE;
+        const int row0 = start_k + 16 * warp + row8;  // and row0 + 8
+        const u32 q_is = describe(queries), grad_is = describe(queries + TILE_BYTES);
+        const unsigned char* numbers = shared + AT_NUMBERS + stage.at * NUMBERS_BYTES;
+        const float2* lse_of = (const float2*)numbers + pair;
+        const float2* delta_of = lse_of + TILE / 2;
+        const bool checked = start_q + TILE > q_len || start_k + TILE > walk.length ||
+                             (causal && start_q < start_k + TILE - 1 - shift);
+#ifdef SUMS
+        float4* out = (float4*)(own + before + start_k - start_q);
+        float4 so_far = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (lane < 20) so_far = *out;
+#endif
+        const BiasOfColumns::Tile bias(numbers + OF_BIAS, group, thread);
+        products_done();
+        pin(s);
+        pin(dp);
+
+        const int last = uniform((t - 1) & 1);
+        if (t > 0) wait(barrier(DS_IN + last), ((t - 1) >> 1) & 1);
+        products_begin();
+        multiply_columns(dq_acc, describe(base + AT_DS + last * 2 * TILE_BYTES), describe(before_keys + group * 64));
+        products_sent();
+
+        u32 weights[16], packed[16];
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            const float2 subtract = lse_of[4 * n];
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const int i = 4 * n + 2 * r;
+                const float2 add = bias.at(n, r);
+                s[i] = exp2_fast(fmaf(s[i], factor, add.x) - subtract.x);
+                s[i + 1] = exp2_fast(fmaf(s[i + 1], factor, add.y) - subtract.y);
+            }
+        }
+        if (checked) {
+            int from_query[2];  // queries before it do not see this key
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const int key = row0 + 8 * r;
+                from_query[r] = key >= walk.length ? q_len : (causal ? key - shift : 0);
+            }
+            keep(s, 0.0f, [&](int r, int column) {
+                return start_q + column >= from_query[r] && start_q + column < q_len;
+            });
+        }
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const int i = 4 * n + 2 * r;
+#ifdef DROPOUT
+                const uint2 of_queries = ((const uint2*)(numbers + NOISE))[4 * n + pair];
+                const bool drop0 = drop.drops(of_queries.x, row_noise[r]);
+                const bool drop1 = drop.drops(of_queries.y, row_noise[r]);
+                weights[2 * n + r] = pack(drop0 ? 0.0f : s[i], drop1 ? 0.0f : s[i + 1]);
+                if (drop0) dp[i] = 0.0f;
+                if (drop1) dp[i + 1] = 0.0f;
+#else
+                weights[2 * n + r] = pack(s[i], s[i + 1]);
+#endif
+            }
+        }
+        products_begin();
+        multiply_tile(dv_acc, weights, grad_is);
+        products_sent();
+
+#ifdef SUMS
+        float2 along[9];
+#pragma unroll
+        for (int m = 0; m < 9; m++) along[m] = make_float2(0.0f, 0.0f);
+#endif
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            const float2 subtract = delta_of[4 * n];
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const int i = 4 * n + 2 * r;
+                const float d0 = s[i] * fmaf(dp[i], drop.unit, -subtract.x);
+                const float d1 = s[i + 1] * fmaf(dp[i + 1], drop.unit, -subtract.y);
+#ifdef SUMS
+                along[r - n + 7].y += d0;
+                along[r - n + 7].x += d1;
+#endif
+                packed[2 * n + r] = pack(d0, d1);
+            }
+        }
+        asm volatile("wgmma.wait_group.sync.aligned 1;\n" ::: "memory");  // the gradient of q of the tile before is there
+#pragma unroll
+        for (int i = 0; i < 16; i++) asm volatile("" : "+f"(dq_acc[i])::"memory");
+        if (t > 0) hand_over(t - 1);
+
+        // The gradient of the scores, for the gradient of q of both groups.
+        {
+            const u32 to = base + AT_DS + ((t & 1) * 2 + group) * TILE_BYTES + (16 * warp + (lane & 15)) * 128;
+#pragma unroll
+            for (int two = 0; two < 4; two++) {
+                const u32 place = to + (((2 * two + (lane >> 4)) ^ (lane & 7)) << 4);
+                asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(place),
+                             "r"(packed[4 * two]), "r"(packed[4 * two + 1]), "r"(packed[4 * two + 2]), "r"(packed[4 * two + 3])
+                             : "memory");
+            }
+            publish();
+            __syncwarp();
+            if (lane == 0) {
+                arrive(barrier(DS_IN + (t & 1)));
+                if (t > 0) arrive(barrier(SLOT_DONE + last));
+                if (fresh) arrive(barrier(KEYS_OUT + (block.at ^ 1)));
+            }
+        }
+        products_begin();
+        multiply_tile(dk_acc, packed, q_is);
+        products_sent();
+#ifdef SUMS
+        // Rows move by two, so that diagonals of even rows lie below one another, and those of odd rows.
+#pragma unroll
+        for (int m = 0; m < 9; m++) *(float2*)(lines + row8 * PITCH + 8 * m + 6 - 2 * pair + (row8 & 6)) = along[m];
+        __syncwarp();
+        float4 even = make_float4(0.0f, 0.0f, 0.0f, 0.0f), odd = even;
+        if (lane < 20) {
+#pragma unroll
+            for (int row = 0; row < 8; row++) {
+                const float4 four = *(const float4*)(lines + row * PITCH + 4 * lane);
+                float4& to = row & 1 ? odd : even;
+                to.x += four.x;
+                to.y += four.y;
+                to.z += four.z;
+                to.w += four.w;
+            }
+        }
+        float left_of = __shfl_up_sync(0xffffffff, odd.w, 1);
+        if (lane == 0) left_of = 0.0f;
+        so_far.x += even.x + left_of;
+        so_far.y += even.y + odd.x;
+        so_far.z += even.z + odd.y;
+        so_far.w += even.w + odd.z;
+        if (lane < 20) *out = so_far;
+        __syncwarp();
+#endif
+
+        // The next tile's scores. Where there is none, any others: nobody reads them.
+        const bool ends = walk.left == 1;
+        const int at_stage = stage.at;
+        before_b = walk.b;
+        before_row = start_q;
+        before_keys = at_keys;
+        more = walk.next();
+        fresh = ends && more;
+        if (fresh) {
+            block.next();
+            at_keys = uniform(base + AT_KEYS + block.at * 4 * TILE_BYTES);
+            wait(barrier(KEYS_IN + block.at), block.parity);
+            fragments(k_is, at_keys + group * TILE_BYTES);
+        }
+        if (more) {
+            stage.next();
+            wait(barrier(QUERIES_IN + stage.at), stage.parity);
+        }
+        queries = uniform(base + AT_QUERIES + stage.at * 2 * TILE_BYTES);
+        scores(queries);
+        asm volatile("wgmma.wait_group.sync.aligned 1;\n" ::: "memory");  // of this tile, all but the gradient of q is done
+        pin(dk_acc);
+        pin(dv_acc);
+        if (lane == 0) arrive(barrier(QUERIES_OUT + at_stage));
+        if (ends) {
+            keep_gradients(dk, dv, dk_acc, dv_acc, unit, drop.unit, before_b, head, heads, row0, k_len);
+#pragma unroll
+            for (int i = 0; i < 32; i++) dk_acc[i] = dv_acc[i] = 0.0f;
+#ifdef DROPOUT
+            if (more) load_noise();
+#endif
+        }
+        t++;
+    }
+    products_done();
+    pin(s);
+    pin(dp);
+    wait(barrier(DS_IN + ((t - 1) & 1)), ((t - 1) >> 1) & 1);
+    products_begin();
+    multiply_columns(dq_acc, describe(base + AT_DS + ((t - 1) & 1) * 2 * TILE_BYTES), describe(before_keys + group * 64));
+    products_sent();
+    products_done();
+#pragma unroll
+    for (int i = 0; i < 16; i++) asm volatile("" : "+f"(dq_acc[i])::"memory");
+    hand_over(t - 1);
+    publish();
+    __syncwarp();
+    if (lane == 0) arrive(barrier(SLOT_DONE + ((t - 1) & 1)));
+}
