@@ -43,27 +43,6 @@ __device__ __forceinline__ void multiply(float (&d)[32], u32 a, u32 b) {
                      : ALL32("+f", d) : "r"(a + 2 * step), "r"(b + 2 * step));
 }
 
-// The same, a in registers (`fragments`).
-__device__ __forceinline__ void multiply(float (&d)[32], const u32 (&a)[16], u32 b) {
-#define ROWS(first) "{\n.reg .b64 b;\nmov.b64 b, {%36, 0x40000040};\nwgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE \
-    " " NUMBERS32 ", {%32, %33, %34, %35}, b, " first ", 1, 1, 0;\n}\n"
-    asm volatile(ROWS("0") : ALL32("=f", d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));
-#pragma unroll
-    for (int step = 1; step < 4; step++)
-        asm volatile(ROWS("1") : ALL32("+f", d)
-                     : "r"(a[4 * step]), "r"(a[4 * step + 1]), "r"(a[4 * step + 2]), "r"(a[4 * step + 3]), "r"(b + 2 * step));
-}
-
-// A tile in shared memory as 128 threads hold it for products.
-__device__ __forceinline__ void fragments(u32 (&a)[16], u32 tile) {
-    const u32 lane = threadIdx.x & 31, row = tile + (16 * ((threadIdx.x & 127) >> 5) + (lane & 15)) * 128;
-#pragma unroll
-    for (int step = 0; step < 4; step++)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
-                     : "=r"(a[4 * step]), "=r"(a[4 * step + 1]), "=r"(a[4 * step + 2]), "=r"(a[4 * step + 3])
-                     : "r"(row + (((2 * step + (lane >> 4)) ^ (lane & 7)) << 4)) : "memory");
-}
-
 // d (64 x 64) += a (64 x 16) b (16 x 64): a in registers, b in shared memory with its 64 columns side by side.
 __device__ __forceinline__ void multiply_from_registers(float (&d)[32], const u32 (&a)[4], u32 b) {
     asm volatile(
@@ -83,20 +62,22 @@ __device__ __forceinline__ void multiply_tile(float (&d)[32], const u32 (&a)[16]
 
 __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 __device__ __forceinline__ void products_sent() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
+__device__ __forceinline__ void products_done_but_last() { asm volatile("wgmma.wait_group.sync.aligned 1;\n" ::: "memory"); }
 __device__ __forceinline__ void products_done() { asm volatile("wgmma.wait_group.sync.aligned 0;\n" ::: "memory"); }
 
 // Keeps the compiler from reading the numbers before the products are done.
-__device__ __forceinline__ void pin(float (&d)[32]) {
+template <int count>
+__device__ __forceinline__ void pin(float (&d)[count]) {
 #pragma unroll
-    for (int i = 0; i < 32; i++) asm volatile("" : "+f"(d[i])::"memory");
+    for (int i = 0; i < count; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
 // Where `counts` (which row of two, column in the tile) is false, the number becomes `otherwise`. Most tiles need no check;
 // the compiler would check every number of every tile, could it move this out of its branch.
-template <class Counts>
-__device__ __forceinline__ void keep(float (&d)[32], float otherwise, Counts counts) {
+template <int count, class Counts>
+__device__ __forceinline__ void keep(float (&d)[count], float otherwise, Counts counts) {
 #pragma unroll
-    for (int i = 0; i < 32; i++) {
+    for (int i = 0; i < count; i++) {
         if (!counts((i >> 1) & 1, 8 * (i >> 2) + 2 * (threadIdx.x & 3) + (i & 1))) d[i] = otherwise;
         asm volatile("" : "+f"(d[i]));
     }

@@ -11,7 +11,6 @@ import triton
 from torch import Tensor
 
 from headway.attention.triton import cuda
-from headway.attention.triton.layout import strides
 from headway.attention.triton.tables import BLOCK, TILE, bias_matrix, in_fragments, toeplitz_table, whole_blocks
 
 if TYPE_CHECKING:
@@ -148,8 +147,8 @@ class Hopper:
         chunks = max(1, min(PROGRAMS * self.call.multiprocessors // tiles, batch))
         sums = q.new_empty(chunks, heads, q_len, k.shape[2], dtype=torch.float32)
         self._run(
-            "matrix", chunks * tiles, 2 * BLOCK, 2 * (8 * TILE_BYTES + 1024),  # two stages of eight
-            q, k, v, grad, lse, delta, table, self.call.lengths, sums, *strides(q, k, v, grad),
+            "matrix", chunks * tiles, 3 * BLOCK, 2 * (8 * TILE_BYTES + 4 * BLOCK * 4) + 2 * self.bias_bytes + 64,
+            *(cuda.tensor_map(t) for t in (q, k, v, grad)), lse, delta, table, self.call.lengths, sums,
             batch, *self._sizes(), *where, chunks,
         )  # fmt: skip
         return sums.sum(0) if chunks > 1 else sums[0]

@@ -287,10 +287,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     const float factor = (float)(scale * 1.4426950408889634), unit = (float)scale;
     u32 at_keys = base + AT_KEYS;  // of the block whose scores are made
     float s[32], dp[32], dk_acc[32], dv_acc[32], dq_acc[16];
-    u32 k_is[16];                  // in registers, so that products read less from shared memory
     auto scores = [&](u32 queries) {
         const u32 q_is = describe(queries), grad_is = describe(queries + TILE_BYTES);
-        const u32 v_is = describe(at_keys + (2 + group) * TILE_BYTES);
+        const u32 k_is = describe(at_keys + group * TILE_BYTES), v_is = describe(at_keys + (2 + group) * TILE_BYTES);
         products_begin();
         multiply(s, k_is, q_is);
         multiply(dp, v_is, grad_is);
@@ -352,7 +351,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     int t = 0;
     bool more = true, fresh = false;  // whether there is another tile; whether this is the first of another block of keys
     wait(barrier(KEYS_IN), 0);
-    fragments(k_is, at_keys + group * TILE_BYTES);
     wait(barrier(QUERIES_IN), 0);
     u32 queries = base + AT_QUERIES;
     scores(queries);
@@ -445,9 +443,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
                 packed[2 * n + r] = pack(d0, d1);
             }
         }
-        asm volatile("wgmma.wait_group.sync.aligned 1;\n" ::: "memory");  // the gradient of q of the tile before is there
-#pragma unroll
-        for (int i = 0; i < 16; i++) asm volatile("" : "+f"(dq_acc[i])::"memory");
+        products_done_but_last();  // the gradient of q of the tile before is there
+        pin(dq_acc);
         if (t > 0) hand_over(t - 1);
 
         // The gradient of the scores, for the gradient of q of both groups.
@@ -510,7 +507,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
             block.next();
             at_keys = uniform(base + AT_KEYS + block.at * 4 * TILE_BYTES);
             wait(barrier(KEYS_IN + block.at), block.parity);
-            fragments(k_is, at_keys + group * TILE_BYTES);
         }
         if (more) {
             stage.next();
@@ -518,7 +514,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         }
         queries = uniform(base + AT_QUERIES + stage.at * 2 * TILE_BYTES);
         scores(queries);
-        asm volatile("wgmma.wait_group.sync.aligned 1;\n" ::: "memory");  // of this tile, all but the gradient of q is done
+        products_done_but_last();  // of this tile, all but the gradient of q is done
         pin(dk_acc);
         pin(dv_acc);
         if (lane == 0) arrive(barrier(QUERIES_OUT + at_stage));
@@ -540,8 +536,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     multiply_columns(dq_acc, describe(base + AT_DS + ((t - 1) & 1) * 2 * TILE_BYTES), describe(before_keys + group * 64));
     products_sent();
     products_done();
-#pragma unroll
-    for (int i = 0; i < 16; i++) asm volatile("" : "+f"(dq_acc[i])::"memory");
+    pin(dq_acc);
     hand_over(t - 1);
     publish();
     __syncwarp();

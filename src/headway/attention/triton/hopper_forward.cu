@@ -83,8 +83,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) forward(
     for (int i = 0; i < 32; i++) acc[i] = 0.0f;
 
     wait(barrier(QUERIES_IN), 0);
-    u32 q_is[16];
-    fragments(q_is, base + AT_QUERIES + group * TILE_BYTES);
+    const u32 q_is = describe(base + AT_QUERIES + group * TILE_BYTES);
     Ring<STAGES> stage, old;
     if (tiles > 0) {  // that the last wait is in here, too, lets the compiler keep products in flight
         for (int tile = 0; tile < tiles; tile++) {

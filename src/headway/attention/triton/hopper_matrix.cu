@@ -1,167 +1,196 @@
 // The gradient of a bias that is a matrix, summed over the batch, on Hopper, in half precision, for head width 64.
+//
+// A block owns a tile of 128 x 128 of the matrix, 64 rows for each of two groups of 128 threads, and goes over its share of
+// the batch. What is summed stays in registers. A warp of its own loads what the next sequence needs. Compiled with MATRIX.
 
 #include "hopper.cuh"
+#include "hopper_pipes.cuh"
+#include "hopper_bias.cuh"
 
-struct Pairs {  // a thread's numbers of a tile (hopper_bias.cuh)
-    uint4 four[4];
-    __device__ __forceinline__ Pairs(const uint4* of) {
-#pragma unroll
-        for (int part = 0; part < 4; part++) four[part] = __ldg(of + part * 128);
-    }
-    __device__ __forceinline__ void stay() {  // packed: unpacked before a loop, they would take twice the registers
-#pragma unroll
-        for (int part = 0; part < 4; part++)
-            asm volatile("" : "+r"(four[part].x), "+r"(four[part].y), "+r"(four[part].z), "+r"(four[part].w));
-    }
-    __device__ __forceinline__ float2 at(int n, int r) const {  // n and r are known to the compiler
-        const uint4 own = four[n / 2];
-        return unpack_float16(n % 2 == 0 ? (r == 0 ? own.x : own.y) : (r == 0 ? own.z : own.w));
-    }
-};
+constexpr int STAGES = 2;
+constexpr int WARPS = 8;
+constexpr int BLOCK = 2 * TILE;
+constexpr int NUMBERS = 8 * TILE_BYTES;                      // of a stage, behind two tiles each of q, the gradient, k and v
+constexpr int NUMBERS_BYTES = 4 * BLOCK * 4;                 // lse, delta, noise of queries and of keys
+constexpr int STAGE_BYTES = NUMBERS + NUMBERS_BYTES;
+constexpr int AT_BIAS = STAGES * STAGE_BYTES;                // (column tiles, groups)
+constexpr int AT_BARRIERS = AT_BIAS + 2 * BIAS_BYTES;
+enum Barriers { IN = 0, OUT = STAGES, BIAS_IN = 2 * STAGES };
 
-// The gradient of the matrix: a block owns a tile of 128 x 128 of it and goes over its share of the batch, two times
-// 128 threads of 64 rows each. What is summed, the bias too, stays in registers.
-extern "C" __global__ void __launch_bounds__(256, 1) matrix(
-    const u16* q, const u16* k, const u16* v, const u16* grad, const float* lse, const float* delta,
-    const uint4* table, const int* lengths,    // as for `forward`; (B,), or null
+// d (64 x 128) = a (64 x 64) b^T (64 x 128), both in shared memory.
+#define NUMBERS64                                                                                                  \
+    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                      \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                             \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                             \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
+#define ALL64(how, d)                                                                                              \
+    ALL32(how, d), FOUR(how, d, 32), FOUR(how, d, 36), FOUR(how, d, 40), FOUR(how, d, 44), FOUR(how, d, 48),       \
+        FOUR(how, d, 52), FOUR(how, d, 56), FOUR(how, d, 60)
+#define WIDE(first)                                                                                                \
+    "{\n.reg .b64 a, b;\nmov.b64 a, {%64, 0x40000040};\nmov.b64 b, {%65, 0x40000040};\n"                           \
+    "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " " NUMBERS64 ", a, b, " first ", 1, 1, 0, 0;\n}\n"
+__device__ __forceinline__ void multiply_wide(float (&d)[64], u32 a, u32 b) {
+    asm volatile(WIDE("0") : ALL64("=f", d) : "r"(a), "r"(b));
+#pragma unroll
+    for (int step = 1; step < 4; step++)
+        asm volatile(WIDE("1") : ALL64("+f", d) : "r"(a + 2 * step), "r"(b + 2 * step));
+}
+
+extern "C" __global__ void __launch_bounds__(384, 1) matrix(
+    const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
+    const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap grad_map,
+    const float* lse, const float* delta,      // (B, H, Lq)
+    const Numbers* table, const int* lengths,  // of tiles whose rows are queries; (B,), or null
     float* sums,                               // (chunks, H, Lq, Lk)
-    int q_batch, int q_head, int q_row, int k_batch, int k_head, int k_row, int v_batch, int v_head, int v_row,
-    int grad_batch, int grad_head, int grad_row,
     int batch, int heads, int groups, int q_len, int k_len, int causal, int table_head, int tiles_of_row, int,
     int chunks, double scale, const u32* noise, double dropout) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 base = (u32)__cvta_generic_to_shared(shared);
-    constexpr int STAGE_BYTES = 8 * TILE_BYTES + 1024;  // two tiles each of q, the gradient, k and v; noise of the keys
+    auto barrier = [&](int which) { return base + AT_BARRIERS + 8 * which; };
 
-    const int thread = threadIdx.x & 127, half = threadIdx.x >> 7, warp = thread >> 5, row8 = (thread & 31) >> 2, pair = thread & 3;
-    const int tiles_q = (q_len + 127) / 128, tiles_k = (k_len + 127) / 128, shift = k_len - q_len;
+    const int group = uniform(threadIdx.x >> 7), lane = threadIdx.x & 31;
+    const int tiles_q = (q_len + BLOCK - 1) / BLOCK, tiles_k = (k_len + BLOCK - 1) / BLOCK, shift = k_len - q_len;
     const int chunk = blockIdx.x % chunks, tile_k = blockIdx.x / chunks % tiles_k;
     const int tile_q = blockIdx.x / chunks / tiles_k % tiles_q, head = blockIdx.x / chunks / tiles_k / tiles_q;
-    const int start_q = tile_q * 128 + half * TILE, start_k = tile_k * 128;
-    const float factor = (float)(scale * 1.4426950408889634);
-    const bool seen = !causal || start_k <= tile_q * 128 + 127 + shift;
+    const int block_q = tile_q * BLOCK, start_k = tile_k * BLOCK;
+    const bool seen = !causal || start_k <= block_q + BLOCK - 1 + shift;
     const int end = seen ? (int)((long long)batch * (chunk + 1) / chunks) : 0;
-
     auto from = [&](int b) {  // the next sequence that has keys here
         while (b < end && lengths && lengths[b] <= start_k) b++;
         return b;
     };
-    auto load = [&](int b, int stage) {
-        const u32 at = base + stage * STAGE_BYTES + half * TILE_BYTES;
-        const long long key_head = head / groups;
-        int rows = start_q, keys = start_k + half * TILE;
-        asm volatile("" : "+r"(rows), "+r"(keys));  // else addresses take registers all along
-        load_tile(at, q + (long long)b * q_batch + (long long)head * q_head, q_row, rows, q_len);
-        load_tile(at + 2 * TILE_BYTES, grad + (long long)b * grad_batch + (long long)head * grad_head, grad_row, rows, q_len);
-        load_tile(at + 4 * TILE_BYTES, k + (long long)b * k_batch + key_head * k_head, k_row, keys, k_len);
-        load_tile(at + 6 * TILE_BYTES, v + (long long)b * v_batch + key_head * v_head, v_row, keys, k_len);
-#ifdef DROPOUT
-        if (threadIdx.x < 32) {
+    int b = from((int)((long long)batch * chunk / chunks));
+
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            barrier_init(barrier(IN + i), 33);
+            barrier_init(barrier(OUT + i), WARPS);
+        }
+        barrier_init(barrier(BIAS_IN), 1);
+        barriers_made();
+    }
+    __syncthreads();
+    Ring<STAGES> stage;
+
+    if (group == 2) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;\n");
+        if (threadIdx.x >= 256 + 32 || b >= end) return;
+        if (lane == 0) {
+            arrive_and_expect(barrier(BIAS_IN), 2 * BIAS_BYTES);
+            for (int i = 0; i < 2; i++)
+                Bias(table + (long long)head * table_head, block_q, 2 * tile_k + i, tiles_of_row, 0)
+                    .fetch_to(base + AT_BIAS + i * BIAS_BYTES, barrier(BIAS_IN));
+        }
+        for (; b < end; b = from(b + 1)) {
+            const u32 at = base + stage.at * STAGE_BYTES, full = barrier(IN + stage.at);
             const Dropout drop(noise, dropout, (long long)b * heads + head, q_len, k_len);
-            const u32 target = base + stage * STAGE_BYTES + 8 * TILE_BYTES + 16 * threadIdx.x;
-            const u32* source = drop.of_keys + start_k + 4 * threadIdx.x;
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(target), "l"(source));
-        }
-#endif
-    };
-
-    int b = from((int)((long long)batch * chunk / chunks)), stage = 0;
-    if (b < end) load(b, 0);
-    loads_sent();
-    const int row0 = start_q + 16 * warp + row8;  // and row0 + 8
-    const uint4* of_tile = table + (long long)head * table_head + ((long long)start_q / TILE * tiles_of_row + 2 * tile_k) * 512 + thread;
-    Pairs left(of_tile), right(of_tile + 512);
-
-    float acc[2][32];
-#pragma unroll
-    for (int i = 0; i < 32; i++) acc[0][i] = acc[1][i] = 0.0f;
-
-    while (b < end) {
-        const int next = from(b + 1);
-        if (next < end) load(next, stage ^ 1);
-        loads_sent();
-        const long long at_row = ((long long)b * heads + head) * q_len + row0;
-        const int length = lengths ? lengths[b] : k_len;
-        float lse_of[2], delta_of[2];
-        int limit[2];
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const bool inside = row0 + 8 * r < q_len;
-            lse_of[r] = inside ? lse[at_row + 8 * r] : __int_as_float(0x7f800000);
-            delta_of[r] = inside ? delta[at_row + 8 * r] : 0.0f;
-            limit[r] = causal ? min(length, row0 + 8 * r + shift + 1) : length;
-        }
-        const bool checked = start_k + 128 > min(length, causal ? start_q + shift + 1 : length);
-        const Dropout drop(noise, dropout, (long long)b * heads + head, q_len, k_len);
+            wait(barrier(OUT + stage.at), stage.parity ^ 1);
+            if (lane == 0) {
 #ifdef DROPOUT
-        const u32 row_noise[2] = {drop.of_queries[row0], drop.of_queries[row0 + 8]};
-        const uint2* key_noise = (const uint2*)(shared + stage * STAGE_BYTES + 8 * TILE_BYTES) + pair;
+                arrive_and_expect(full, 8 * TILE_BYTES + 2 * BLOCK * 4);
+                fetch(at + NUMBERS + 2 * BLOCK * 4, drop.of_queries + block_q, BLOCK * 4, full);
+                fetch(at + NUMBERS + 3 * BLOCK * 4, drop.of_keys + start_k, BLOCK * 4, full);
+#else
+                arrive_and_expect(full, 8 * TILE_BYTES);
 #endif
-        asm volatile("cp.async.wait_group 1;\n" ::: "memory");
-        asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
-        __syncthreads();
-
-        left.stay();
-        right.stay();
-        const u32 at = base + stage * STAGE_BYTES;
-        const u32 q_is = describe(at + half * TILE_BYTES), grad_is = describe(at + (2 + half) * TILE_BYTES);
-        float both_s[2][32], both_dp[2][32];
-        products_begin();
+                for (int i = 0; i < 2; i++) {
+                    fetch_tile(at + i * TILE_BYTES, q_map, block_q + i * TILE, head, b, full);
+                    fetch_tile(at + (2 + i) * TILE_BYTES, grad_map, block_q + i * TILE, head, b, full);
+                    fetch_tile(at + (4 + i) * TILE_BYTES, k_map, start_k + i * TILE, head / groups, b, full);
+                    fetch_tile(at + (6 + i) * TILE_BYTES, v_map, start_k + i * TILE, head / groups, b, full);
+                }
+            }
 #pragma unroll
-        for (int side = 0; side < 2; side++) {
-            multiply(both_s[side], q_is, describe(at + (4 + side) * TILE_BYTES));
-            multiply(both_dp[side], grad_is, describe(at + (6 + side) * TILE_BYTES));
-            products_sent();
+            for (int i = 0; i < 8; i++) {
+                const int row = block_q + lane + 32 * (i & 3), bytes = row < q_len ? 4 : 0;
+                const float* source = (i < 4 ? lse : delta) + ((long long)b * heads + head) * q_len + (bytes ? row : 0);
+                const u32 target = at + NUMBERS + (lane + 32 * i) * 4;
+                asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(target), "l"(source), "r"(bytes));
+            }
+            arrive_after_loads(full);
+            stage.next();
         }
+        asm volatile("cp.async.wait_all;\n" ::: "memory");
+        return;
+    }
+
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;\n");
+    const int thread = threadIdx.x & 127, warp = thread >> 5, row8 = lane >> 2, pair = thread & 3;
+    const int own_row = group * TILE + 16 * warp + row8, row0 = block_q + own_row;  // and row0 + 8
+    const float factor = (float)(scale * 1.4426950408889634);
+    const Dropout drop(noise, dropout, 0, q_len, k_len);
+    float acc[64];
+#pragma unroll
+    for (int i = 0; i < 64; i++) acc[i] = 0.0f;
+    if (b < end) wait(barrier(BIAS_IN), 0);
+
+    for (; b < end; b = from(b + 1)) {
+        const unsigned char* here = shared + stage.at * STAGE_BYTES;
+        const u32 at = uniform(base + stage.at * STAGE_BYTES);
+        const float* numbers = (const float*)(here + NUMBERS) + own_row;
+        wait(barrier(IN + stage.at), stage.parity);
+        float s[64], dp[64];
+        products_begin();
+        multiply_wide(s, describe(at + group * TILE_BYTES), describe(at + 4 * TILE_BYTES));
+        products_sent();
+        multiply_wide(dp, describe(at + (2 + group) * TILE_BYTES), describe(at + 6 * TILE_BYTES));
+        products_sent();
+        const float lse_of[2] = {numbers[0], numbers[8]}, delta_of[2] = {numbers[BLOCK], numbers[BLOCK + 8]};
+        const int length = lengths ? lengths[b] : k_len;
+        const bool checked = start_k + BLOCK > min(length, causal ? block_q + group * TILE + shift + 1 : length);
+#ifdef DROPOUT
+        const u32 row_noise[2] = {__float_as_uint(numbers[2 * BLOCK]), __float_as_uint(numbers[2 * BLOCK + 8])};
+        const uint2* key_noise = (const uint2*)(here + NUMBERS + 3 * BLOCK * 4) + pair;
+#endif
+        products_done_but_last();
+        pin(s);
 #pragma unroll
         for (int side = 0; side < 2; side++) {
-            float(&s)[32] = both_s[side], (&dp)[32] = both_dp[side];
-            if (side == 0)  // the other side's go on meanwhile
-                asm volatile("wgmma.wait_group.sync.aligned 1;\n" ::: "memory");
-            else
-                products_done();
-            pin(s);
-            pin(dp);
+            const Bias::Tile bias(shared + AT_BIAS + side * BIAS_BYTES, group, thread);
 #pragma unroll
             for (int n = 0; n < 8; n++) {
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
-                    const int i = 4 * n + 2 * r;
-                    const float2 add = side == 0 ? left.at(n, r) : right.at(n, r);
+                    const int i = 32 * side + 4 * n + 2 * r;
+                    const float2 add = bias.at(n, r);
                     s[i] = exp2_fast(fmaf(s[i], factor, add.x) - lse_of[r]);
                     s[i + 1] = exp2_fast(fmaf(s[i + 1], factor, add.y) - lse_of[r]);
                 }
             }
-            if (checked)
-                keep(s, 0.0f, [&](int r, int column) { return start_k + side * TILE + column < limit[r]; });
+        }
+        if (checked) {
+            int limit[2];
 #pragma unroll
-            for (int n = 0; n < 8; n++) {
+            for (int r = 0; r < 2; r++) limit[r] = causal ? min(length, row0 + 8 * r + shift + 1) : length;
+            keep(s, 0.0f, [&](int r, int column) { return start_k + column < limit[r]; });
+        }
+        products_done();
+        pin(dp);
 #pragma unroll
-                for (int r = 0; r < 2; r++) {
-                    const int i = 4 * n + 2 * r;
+        for (int n = 0; n < 16; n++) {
 #ifdef DROPOUT
-                    const uint2 of_keys = key_noise[side * TILE / 2 + 4 * n];
-                    if (drop.drops(row_noise[r], of_keys.x)) dp[i] = 0.0f;
-                    if (drop.drops(row_noise[r], of_keys.y)) dp[i + 1] = 0.0f;
+            const uint2 of_keys = key_noise[4 * n];
 #endif
-                    acc[side][i] = fmaf(s[i], fmaf(dp[i], drop.unit, -delta_of[r]), acc[side][i]);
-                    acc[side][i + 1] = fmaf(s[i + 1], fmaf(dp[i + 1], drop.unit, -delta_of[r]), acc[side][i + 1]);
-                }
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const int i = 4 * n + 2 * r;
+#ifdef DROPOUT
+                if (drop.drops(row_noise[r], of_keys.x)) dp[i] = 0.0f;
+                if (drop.drops(row_noise[r], of_keys.y)) dp[i + 1] = 0.0f;
+#endif
+                acc[i] = fmaf(s[i], fmaf(dp[i], drop.unit, -delta_of[r]), acc[i]);
+                acc[i + 1] = fmaf(s[i + 1], fmaf(dp[i + 1], drop.unit, -delta_of[r]), acc[i + 1]);
             }
         }
-        __syncthreads();
-        b = next;
-        stage ^= 1;
+        __syncwarp();
+        if (lane == 0) arrive(barrier(OUT + stage.at));
+        stage.next();
     }
-    asm volatile("cp.async.wait_group 0;\n" ::: "memory");
 
     float* own = sums + ((long long)chunk * heads + head) * q_len * k_len;
 #pragma unroll
-    for (int side = 0; side < 2; side++) {
-#pragma unroll
-        for (int i = 0; i < 32; i++) {
-            const int row = row0 + 8 * ((i >> 1) & 1), column = start_k + side * TILE + 8 * (i >> 2) + 2 * pair + (i & 1);
-            if (row < q_len && column < k_len) own[(long long)row * k_len + column] = acc[side][i];
-        }
+    for (int i = 0; i < 64; i++) {
+        const int row = row0 + 8 * ((i >> 1) & 1), column = start_k + 8 * (i >> 2) + 2 * pair + (i & 1);
+        if (row < q_len && column < k_len) own[(long long)row * k_len + column] = acc[i];
     }
 }
