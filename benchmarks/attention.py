@@ -44,7 +44,6 @@ class Inputs:
         self.values = draw(1, HEADS, 2 * length - 1, kind=own)
         self.fixed = self.values.detach()
         self.buckets = draw(1, HEADS, 2 * 128 + 1, kind=own)  # T5, and clipped offsets: constant from 128 on
-        self.offsets = torch.arange(-length + 1, length, device="cuda").clamp(-128, 128) + 128
         self.left, self.right = (draw(1, HEADS, length, RANK, kind=own) for _ in range(2))
         self.table = draw(HEADS, 2, 2, kind=own)
         self.keys, self.on_values = (draw(HEADS, 2 * CLIP + 1, WIDTH, kind=own) for _ in range(2))
@@ -89,7 +88,7 @@ BIASES: dict[str, Callable[[Inputs], Any]] = {
     "headway, no bias": lambda x: None,
     "headway, learned Toeplitz": lambda x: hw.Toeplitz(x.values),
     "headway, fixed Toeplitz (ALiBi)": lambda x: hw.Toeplitz(x.fixed),
-    "headway, T5 (clipped offsets)": lambda x: hw.Toeplitz(x.buckets[..., x.offsets]),
+    "headway, T5 (clipped offsets)": lambda x: hw.Toeplitz.clipped(x.buckets, x.q.shape[2], x.k.shape[2]),
     "headway, segments": lambda x: hw.SegmentTable(x.table, x.segments, x.segments),
     "headway, low rank 64": lambda x: hw.LowRank(x.left, x.right),
     "headway, Shaw, K = 16, keys and values": lambda x: (hw.RelativeKeys(x.keys), hw.RelativeValues(x.on_values)),

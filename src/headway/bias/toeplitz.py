@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
+import torch
 from torch import Tensor
 
 from headway.bias.base import Bias, Length, check_float, check_length, check_rank, check_tile, offsets
@@ -36,6 +37,27 @@ class Toeplitz(Bias):
             raise ValueError(
                 f"Toeplitz.q_len: expected 1 to {self.values.shape[-1]} (the number of values), got {self.q_len}."
             )
+
+    @classmethod
+    def clipped(cls, table: Tensor, q_len: int, k_len: int, q_start: int = 0) -> Self:
+        """Of a table (B|1, H|1, 2 * reach + 1) of offsets -reach to reach; the outermost values stand for all beyond.
+
+        The table is cut and its ends are repeated, so that gradients are sums in one order. Indexing it by clamped
+        offsets gives the same values; on a GPU its gradient sorts all offsets, or races where it is compiled.
+        """
+        check_rank("Toeplitz.clipped: table", table, "B|1, H|1, 2*reach+1")
+        if table.shape[-1] % 2 == 0:
+            raise ValueError(
+                f"Toeplitz.clipped: expected an odd number of values (offsets -reach to reach), got {table.shape[-1]}."
+            )
+        reach = table.shape[-1] // 2
+        first, last = -(q_start + q_len - 1), k_len - 1 - q_start  # least and greatest offset asked for
+        below, above = min(last, -reach - 1) - first + 1, last - max(first, reach + 1) + 1
+        inner = table[..., max(first + reach, 0) : max(last + reach + 1, 0)]
+        if below <= 0 and above <= 0:
+            return cls(inner, q_len)
+        ends = table[..., :1].expand(-1, -1, max(below, 0)), table[..., -1:].expand(-1, -1, max(above, 0))
+        return cls(torch.cat([ends[0], inner, ends[1]], -1), q_len)
 
     @property
     def batch(self) -> int:

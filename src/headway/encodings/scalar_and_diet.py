@@ -149,15 +149,12 @@ class DietRel(PositionEncoding):
         values = self.values[self.layer_set(layer)]
         reach = self.dims.max_length - 1
         first, last = -(q_start + q_len - 1), k_len - 1 - q_start  # least and greatest offset asked for
-        if first >= -reach and last <= reach:
-            return Toeplitz(values[None, :, first + reach : last + reach + 1], q_len)
-        if self.beyond == "raise":
+        if self.beyond == "raise" and (first < -reach or last > reach):
             raise ValueError(
                 f"positions: expected offsets within -{reach}..{reach} (max_length of {self.name}), "
                 f"got {first}..{last}. Build it with a larger max_length or beyond='clip'."
             )
-        offset = torch.arange(first, last + 1, device=values.device).clamp(-reach, reach)
-        return Toeplitz(values[None, :, offset + reach], q_len)
+        return Toeplitz.clipped(values[None], q_len, k_len, q_start)
 
 
 class RelScalar(DietRel):

@@ -71,8 +71,12 @@ class T5(PositionEncoding):
     def _bias(
         self, layer: int, q_len: int, k_len: int, q_start: int, segments: Tensor | None, documents: Tensor | None
     ) -> Bias:
-        offset = torch.arange(-(q_start + q_len - 1), k_len - q_start, device=self.table.device)
-        return Toeplitz(self.at(layer, offset)[None], q_len)
+        table = self.table[self.layer_set(layer)]  # (H|1, buckets)
+        bucket = torch.arange(self.buckets, device=table.device)[:, None]
+        of_offsets = torch.where(self.bucket_of == bucket, table[..., None], 0).sum(
+            -2
+        )  # as `at`; gradients in one order
+        return Toeplitz.clipped(of_offsets[None], q_len, k_len, q_start)
 
 
 def t5_buckets(

@@ -1,0 +1,28 @@
+"""Toeplitz biases that are cut out of a table."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from headway.bias import Toeplitz
+
+
+@pytest.mark.parametrize(
+    ("q_len", "k_len", "q_start"),
+    [(5, 5, 0), (1, 1, 0), (9, 4, 0), (4, 9, 0), (1, 20, 19), (3, 3, 30), (20, 1, 0), (2, 40, 0)],
+)
+def test_clipped_is_the_table_at_clamped_offsets(q_len, k_len, q_start):
+    table = torch.randn(2, 3, 7, dtype=torch.float64, requires_grad=True)
+    offset = torch.arange(-(q_start + q_len - 1), k_len - q_start).clamp(-3, 3) + 3
+    expected = Toeplitz(table[..., offset], q_len)
+    found = Toeplitz.clipped(table, q_len, k_len, q_start)
+    assert torch.equal(found.values, expected.values)
+    upstream = torch.randn_like(found.values)
+    grads = [torch.autograd.grad(bias.values, table, upstream)[0] for bias in (found, expected)]
+    torch.testing.assert_close(*grads)
+
+
+def test_clipped_refuses_a_table_without_a_middle():
+    with pytest.raises(ValueError, match="odd number"):
+        Toeplitz.clipped(torch.zeros(1, 1, 6), 3, 3)
