@@ -37,6 +37,12 @@ def test_sinusoids(build, length, q_start, num_heads, head_dim):
     assert_close(enc.embed(x, q_start=q_start), expected, rtol=1e-10, atol=1e-10)
 
 
+def test_waves_of_another_amplitude(build):
+    x = random(1, 5, 8)
+    waves = build("sinusoidal").embed(torch.zeros_like(x))
+    assert_close(build("sinusoidal", amplitude=0.03).embed(x), x + 0.03 * waves, rtol=1e-12, atol=1e-12)
+
+
 def test_a_shift_is_the_same_rotation_everywhere(build):
     """Vaswani et al. (2017), Sec. 3.5: P[k + n] is a linear function of P[k] that does not depend on k."""
     enc = build("sinusoidal")

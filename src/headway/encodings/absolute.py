@@ -26,10 +26,11 @@ class Sinusoidal(PositionEncoding):
     """Fixed sines and cosines of the position, added to the input.
 
     Paper:    Vaswani et al. (2017), "Attention Is All You Need", Sec. 3.5; Chen et al. (2021a), Sec. 2.2.1, "Fixed"
-    Formula:  x[p, 2i] += sin(p / 10000^(2i / E));  x[p, 2i + 1] += cos(p / 10000^(2i / E))
-    Symbols:  pos, k -> p;  d_model, d -> E
+    Formula:  x[p, 2i] += a sin(p / 10000^(2i / E));  x[p, 2i + 1] += a cos(p / 10000^(2i / E))
+    Symbols:  pos, k -> p;  d_model, d -> E;  a = 1 -> amplitude
     Departs:  an odd E has one sine more than cosines. Whether embeddings are multiplied by sqrt(E) first, as the paper
-              does, is the model's affair
+              does, is the model's affair; where they are not, as in BERT, waves of a smaller `amplitude` leave more of
+              the words
     Yields:   a term of the input, no parameters; any length
     Checked:  tests/parity/test_absolute.py
     """
@@ -38,10 +39,14 @@ class Sinusoidal(PositionEncoding):
     paper = "Vaswani et al. 2017, Sec. 3.5"
     places = ("input",)
 
+    def __init__(self, dims: Dimensions, *, sharing: str | None = None, amplitude: float = 1.0) -> None:
+        super().__init__(dims, sharing=sharing)
+        self.amplitude = amplitude
+
     def _embed(self, x: Tensor, q_start: int, segments: Tensor | None, documents: Tensor | None) -> Tensor:
         angle = angles(positions(x.shape[1], q_start, documents, device=x.device), self.dims.width)
         waves = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)  # sine and cosine in turn
-        return x + waves[..., : self.dims.width].to(x.dtype)
+        return x + (self.amplitude * waves[..., : self.dims.width]).to(x.dtype)
 
 
 class Learned(PositionEncoding):
