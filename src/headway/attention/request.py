@@ -155,7 +155,7 @@ def _check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
 def _fitted(name: str, part: S, q: Tensor, k: Tensor, width: int) -> S:
     batch, heads, q_len, k_len = q.shape[0], q.shape[1], q.shape[2], k.shape[2]
     for axis, own, asked in (("batch size", part.batch, batch), ("heads", part.heads, heads)):
-        if own not in (1, asked):
+        if own != 1 and own != asked:  # not `in`, which torch.compile gets wrong with a symbolic size
             raise ValueError(f"{name}: expected {axis} {asked} (from q) or 1, got {own} from {part!r}.")
     for term in part.terms:
         table = term.tensors.get("table")
@@ -203,7 +203,7 @@ def _check_mask(mask: Tensor, shape: tuple[int, int, int, int], device: torch.de
             f"mask: expected a boolean tensor, True = may attend, got {got}. "
             f"Compare to make it boolean (mask > 0); an additive matrix is a bias: bias=headway.Dense(matrix)."
         )
-    fits = mask.dim() == 4 and all(own in (1, asked) for own, asked in zip(mask.shape, shape, strict=True))
+    fits = mask.dim() == 4 and all(own == 1 or own == asked for own, asked in zip(mask.shape, shape, strict=True))
     if not fits or mask.shape[3] != shape[3]:
         raise ValueError(
             f"mask: expected (B|1, H|1, Lq|1, Lk) = {shape}, got {tuple(mask.shape)}. "
@@ -245,7 +245,7 @@ def _documents(
         if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.dtype == torch.bool:
             got = dtype_name(ids.dtype) if isinstance(ids, Tensor) else type(ids).__name__
             raise TypeError(f"documents: expected integer ids, got {got}.")
-        if ids.dim() != 2 or ids.shape[0] not in (1, batch) or ids.shape[1] != length:
+        if ids.dim() != 2 or (ids.shape[0] != 1 and ids.shape[0] != batch) or ids.shape[1] != length:
             raise ValueError(f"documents: expected ids ({batch}, {length}), got {tuple(ids.shape)}.")
         if ids.device != device:
             raise ValueError(f"documents: expected device {device} (from q), got {ids.device}. Move it with .to().")

@@ -93,6 +93,21 @@ def test_other_lengths_need_no_other_code():
         assert_close(fast(q, q, q, values, table, ids), layer("blockwise")(q, q, q, values, table, ids))
 
 
+def test_parameters_of_fixed_size_fit_sizes_that_may_change():
+    """With dynamic=True heads and batch are symbols, too, beside a module's parameters, whose sizes are numbers."""
+    table = torch.nn.Parameter(torch.randn(1, H, 7))
+
+    def run(q, mask, documents):
+        bias = hw.Toeplitz.clipped(table, q.shape[2], q.shape[2])
+        return hw.attention(q, q, q, bias, mask=mask, documents=documents, backend="eager")
+
+    fast = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=True)
+    for length in (3, 8, 13):
+        mask, documents = torch.rand(1, 1, length, length) > 0.3, torch.zeros(1, length, dtype=torch.long)
+        q = learned(1, H, length, D)
+        assert_close(fast(q, mask, documents), run(q, mask, documents))
+
+
 def test_auto_chooses_the_same_when_compiled(monkeypatch):
     monkeypatch.setattr(call_module, "SHORT", 0)
     given = arguments()
