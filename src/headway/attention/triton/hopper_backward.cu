@@ -343,8 +343,10 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     const Dropout drop(noise, dropout, 0, q_len, k_len);
 #ifdef SUMS
     float* lines = (float*)(shared + AT_LINES) + (threadIdx.x >> 5) * 8 * PITCH;
-    float* own = sums + ((((long long)slot * heads + head) * teams + member) * WARPS + (threadIdx.x >> 5)) * span + 16 * warp + 4 * lane;
+    float* own = sums + ((((long long)slot * heads + head) * teams + member) * WARPS + (threadIdx.x >> 5)) * span;
+    own += 16 * warp + 4 * lane;
     for (int i = lane; i < 8 * PITCH; i += 32) lines[i] = 0.0f;
+    __syncwarp();  // other threads of the warp write there next
 #endif
     Ring<STAGES> stage;
     Ring<2> block;
