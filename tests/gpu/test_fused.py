@@ -69,6 +69,11 @@ def segments(table, q_ids, k_ids):
     return lambda *parameters: hw.SegmentTable(parameters[table], q_ids, k_ids)
 
 
+def of_clipped_and_segments(b, h, lq, lk):
+    add = segments(1, ids(2, b, lq), ids(2, b, lk))
+    return lambda *t: hw.Toeplitz.clipped(t[0], lq, lk) + add(*t), [draw(1, h, 9), draw(1, 2, 2)]
+
+
 def of_segments(b, h, lq, lk):
     return segments(0, ids(3, b, lq), ids(3, b, lk)), [draw(h, 3, 3)]
 
@@ -101,7 +106,10 @@ KINDS = {
         lambda t, left, right: hw.Toeplitz(t) + hw.LowRank(left, right),
         [draw(1, 1, lq + lk - 1), 0.5 * draw(1, h, lq, 5), 0.5 * draw(1, 1, lk, 5)],
     ),
+    "clipped": lambda b, h, lq, lk: (lambda table: hw.Toeplitz.clipped(table, lq, lk), [draw(1, h, 9)]),
     "segments": of_segments,
+    "two segments": lambda b, h, lq, lk: (segments(0, ids(2, b, lq), ids(2, b, lk)), [draw(h, 2, 2)]),
+    "clipped and two segments": of_clipped_and_segments,
     "sum": of_all,
     "relative keys": lambda b, h, lq, lk, d: (lambda t: hw.RelativeKeys(t, q_start=3), [draw(1, 9, d)]),
     "relative values": lambda b, h, lq, lk, d: (lambda t: (None, hw.RelativeValues(t)), [draw(h, 1, d)]),
@@ -235,16 +243,56 @@ def test_width_64_with_a_toeplitz_bias(dtype, q_len, k_len, masking):
 
 @pytest.mark.skipif(not CUDA, reason="the Hopper kernels are CUDA")
 @pytest.mark.parametrize("masking", ["nothing", "causal", "lengths"])
-@pytest.mark.parametrize("kind", ["toeplitz", "low rank"])
+@pytest.mark.parametrize("kind", ["toeplitz", "low rank", "none", "clipped and two segments"])
 @pytest.mark.parametrize(("batch", "q_len", "k_len"), [(1, 1500, 1500), (5, 700, 900), (1, 70, 3000), (2, 3000, 70)])
 def test_width_64_where_blocks_of_threads_share_keys(batch, q_len, k_len, kind, masking):
     check(kind, torch.bfloat16, batch, 2, 2, q_len, k_len, 64, **masks(batch, q_len, k_len)[masking])
 
 
 @pytest.mark.skipif(not CUDA, reason="the Hopper kernels are CUDA")
+@pytest.mark.parametrize("masking", ["nothing", "causal", "lengths"])
+@pytest.mark.parametrize(("q_len", "k_len"), [(64, 64), (130, 300), (300, 130), (1, 200), (700, 700)])
+@pytest.mark.parametrize("kind", ["none", "clipped", "two segments", "clipped and two segments"])
+def test_width_64_with_constant_tiles_segments_or_nothing(kind, q_len, k_len, masking):
+    if kind == "clipped" and masking == "causal" and q_len > k_len + 4:
+        pytest.skip("all that is seen shares one number, whose gradient is zero: only rounding would be compared")
+    check(kind, torch.bfloat16, 3, 4, 2, q_len, k_len, 64, **masks(3, q_len, k_len)[masking])
+
+
+@pytest.mark.skipif(not CUDA, reason="the Hopper kernels are CUDA")
+@pytest.mark.parametrize("masking", ["nothing", "causal", "lengths"])
+@pytest.mark.parametrize("kind", ["toeplitz", "none", "two segments"])
+@pytest.mark.parametrize(("q_len", "k_len"), [(200, 300), (300, 60), (130, 128)])
+def test_width_64_where_a_block_of_threads_takes_several_pieces(q_len, k_len, kind, masking):
+    check(kind, torch.bfloat16, 90, 4, 2, q_len, k_len, 64, **masks(90, q_len, k_len)[masking])
+
+
+@pytest.mark.skipif(not CUDA, reason="the Hopper kernels are CUDA")
+@pytest.mark.parametrize("kind", ["toeplitz", "none"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("rise", [-4.0, 4.0])
+def test_width_64_where_scores_rise_along_the_keys(rise, dtype, kind):
+    """By hundreds, or fall: weights are measured from the right score, and tiles that were weighed too high again."""
+    make, parameters = made(kind, 2, 2, 300, 700, 64)
+    inputs, upstream = [draw(2, 2, 300, 64), draw(2, 2, 700, 64), draw(2, 2, 700, 64)], draw(2, 2, 300, 64)
+    inputs[0][..., 0] = 8.0
+    inputs[1][..., 0] = torch.linspace(0, rise * 100, 700, device=DEVICE)
+    inputs = [t.to(dtype) for t in inputs]
+    truth, eager, fused = (
+        outcome(backend, kept, make, parameters, inputs, upstream)
+        for backend, kept in (("eager", torch.float64), ("eager", dtype), ("triton", dtype))
+    )
+    for right, near, found in zip(truth, eager, fused, strict=True):
+        assert torch.isfinite(found).all()
+        allowed = 3 * (near.double() - right).norm() + 0.02 * right.double().norm()
+        assert (found.double() - right).norm() <= allowed
+
+
+@pytest.mark.skipif(not CUDA, reason="the Hopper kernels are CUDA")
 @pytest.mark.parametrize("length", [300, 2500])
-def test_width_64_gives_the_same_bits_in_ten_runs(length):
-    make, parameters = KINDS["toeplitz"](2, 2, length, length)
+@pytest.mark.parametrize("kind", ["toeplitz", "clipped and two segments"])
+def test_width_64_gives_the_same_bits_in_ten_runs(kind, length):
+    make, parameters = KINDS[kind](2, 2, length, length)
     inputs, upstream = [draw(2, 2, length, 64) for _ in range(3)], draw(2, 2, length, 64)
     runs = [outcome("triton", torch.bfloat16, make, parameters, inputs, upstream) for _ in range(10)]
     for run in runs[1:]:
@@ -289,7 +337,7 @@ def test_width_64_with_a_matrix(kind, dtype, q_len, k_len, masking):
 
 @pytest.mark.skipif(not CUDA, reason="the Hopper kernels are CUDA")
 @pytest.mark.parametrize("batch", [2, 6])
-@pytest.mark.parametrize("kind", ["low rank", "toeplitz"])
+@pytest.mark.parametrize("kind", ["low rank", "toeplitz", "none", "two segments", "clipped and two segments"])
 def test_width_64_with_dropout_is_as_in_the_other_kernels(kind, batch, monkeypatch):
     """The same random numbers drop the same weights in both families of kernels."""
     from headway.attention.triton import hopper
@@ -297,8 +345,8 @@ def test_width_64_with_dropout_is_as_in_the_other_kernels(kind, batch, monkeypat
     make, parameters = made(kind, batch, 4, 200, 200, 64)
     inputs, upstream = [draw(batch, 4, 200, 64) for _ in range(3)], draw(batch, 4, 200, 64)
     found = []
-    for fits in (hopper.fits, lambda *_: False):
-        monkeypatch.setattr(hopper, "fits", fits)
+    for takes in (hopper.takes, lambda *_: False):
+        monkeypatch.setattr(hopper, "takes", takes)
         torch.manual_seed(3)
         found.append(outcome("triton", torch.bfloat16, make, parameters, inputs, upstream, dropout=0.3))
     for ours, others in zip(*found, strict=True):
@@ -474,6 +522,16 @@ def test_auto_takes_the_fused_kernels():
     assert told.backend == "triton"
 
 
+@pytest.mark.skipif(not CUDA, reason="the Hopper kernels are CUDA")
+def test_auto_takes_the_fused_kernels_without_a_bias_where_they_are_faster():
+    def backend(length, dropout=0.0, width=64, needs_grad=True):
+        q = torch.randn(1, 2, length, width, device=DEVICE, dtype=torch.bfloat16, requires_grad=needs_grad)
+        return hw.explain(q, q, q, dropout=dropout).backend
+
+    assert backend(512) == backend(4096, dropout=0.1) == "triton"
+    assert backend(4096) == backend(512, needs_grad=False) == backend(512, width=128) == "sdpa"
+
+
 @cuda_only
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own code
 def test_compiled_whole_with_changing_lengths():
@@ -491,18 +549,21 @@ def test_compiled_whole_with_changing_lengths():
 
 @cuda_only
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own code
-@pytest.mark.parametrize("parts", ["keys and values", "keys", "low rank", "clipped offsets", "none"])
+@pytest.mark.parametrize("parts", ["keys and values", "keys", "low rank", "clipped offsets", "segments", "none"])
 def test_trains_compiled_whole_at_width_64(parts):
     """Kernels are chosen while the compiler looks on, which must not break its graph."""
     q, k, v = (torch.randn(2, 2, 80, 64, device=DEVICE, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
     table = torch.randn(1, 9, 64, device=DEVICE, requires_grad=True)
-    lengths = torch.tensor([80, 33], device=DEVICE)
+    lengths, halves = torch.tensor([80, 33], device=DEVICE), (torch.arange(80, device=DEVICE) > 30).long()[None]
 
     def run(q, k, v, table):
         clipped = torch.arange(-79, 80, device=DEVICE).clamp(-4, 4) + 4
         bias = {
             "low rank": lambda: hw.LowRank(q[:1], k[:1]),
             "clipped offsets": lambda: hw.Toeplitz(table[:, :, 0][:, clipped][None]),
+            "segments": lambda: (
+                hw.Toeplitz.clipped(table[:, :, 0][None], 80, 80) + hw.SegmentTable(table[:, :2, :2], halves, halves)
+            ),
             "none": lambda: None,
         }.get(parts, lambda: hw.RelativeKeys(table))()
         value_bias = hw.RelativeValues(table) if parts == "keys and values" else None

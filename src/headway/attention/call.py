@@ -144,6 +144,8 @@ def _wanted(request: Request) -> dict[str, str]:
             plain = request.needs_grad and request.q.dtype != torch.float32
             if plain and triton.is_one_tile(request):
                 return {"triton": "the score matrix is one tile: its backward pass makes each score once"}
+            if triton.INSTALLED and triton.is_faster_without_bias(request):
+                return {"triton": "fused kernels, here faster than torch's; there is no bias"}
             if not (request.masking.empty or request.masking.only_causal):
                 return {"triton": "fused kernels that need no matrix for the mask", "sdpa": "torch's kernels"}
             return {"sdpa": "torch's fused kernels; there is no bias"}

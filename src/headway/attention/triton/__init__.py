@@ -20,12 +20,14 @@ from torch import Tensor
 
 from headway.attention.request import Request
 from headway.attention.triton.layout import by_eight, dropout_noise
-from headway.attention.triton.tables import Parts, bias_matrix
+from headway.attention.triton.tables import Parts, bias_matrix, segment_tables
 from headway.bias import LowRank, RelativeKeys, RelativeValues, SegmentTable, Toeplitz
 
 __all__ = ["forward", "why_not"]
 
 INSTALLED = find_spec("triton") is not None
+PLAIN_UP_TO = 1024
+NEVER = 2**30  # an offset that no call has
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # kernels on CPU tensors, for tests
 
 
@@ -58,6 +60,17 @@ def is_one_tile(request: Request) -> bool:
     return why_not(request) is None and short.fits(request.q, request.v)
 
 
+def is_faster_without_bias(request: Request) -> bool:
+    """Whether a call without a bias, for training, is faster on the Hopper kernels than on torch's: with dropout, which
+    costs cuDNN much, and up to PLAIN_UP_TO keys."""
+    from headway.attention.triton import hopper
+
+    q, k, v, masking = request.q, request.k, request.v, request.masking
+    taken = why_not(request) is None and masking.mask is None and masking.q_documents is None
+    gains = request.dropout > 0 or k.shape[2] <= PLAIN_UP_TO
+    return request.needs_grad and taken and gains and q.stride(3) == 1 and hopper.takes(q, k, v)
+
+
 def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
     from headway.attention.triton import op
 
@@ -65,16 +78,20 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
     if _is_relative(request, q, k, v):
         return _relative(request, q, k, v)
     masking = request.masking
-    parts = values, left, right = _shared_parts(request)
+    segment = _segment_term(request, q, k, v)
+    parts = values, left, right = _shared_parts(request, segment)
     rows, value_table, reach, shift = _relative_parts(request, q)
     relative = rows is not None or value_table is not None
-    by, backward_by, tables, backward_tables = _kernels(request, q, k, v, parts, relative)
-    exact = q.dtype != torch.float32 and by != "one tile" and _needs_rest(request, parts)
+    by, backward_by, tables, backward_tables = _kernels(request, q, k, v, parts, relative or segment is not None)
+    turns = None
+    if segment is not None:
+        by, backward_by, tables, backward_tables, turns = _with_segments(request, segment, values)
+    exact = q.dtype != torch.float32 and by != "one tile" and _needs_rest(request, (*parts, turns))
     noise = None if request.dropout == 0 else dropout_noise(q, k)
     output, _, weights, _ = op.fused(
-        q, k, v, values, left, right, rows, reach, shift, value_table is not None,
+        q, k, v, values, left, right, turns, rows, reach, shift, value_table is not None,
         masking.mask, masking.causal, _lengths(request), masking.q_documents, masking.k_documents,
-        request.scale, request.dropout, noise, exact, by, backward_by, tables, backward_tables,
+        request.scale, request.dropout, noise, _flat(request), exact, by, backward_by, tables, backward_tables,
     )  # fmt: skip
     if value_table is not None:
         of_values = torch.bmm(weights.to(q.dtype).flatten(1, 2), value_table)
@@ -104,7 +121,7 @@ def _kernels(
     return "triton", "triton", [], []
 
 
-def _needs_rest(request: Request, parts: Parts) -> bool:
+def _needs_rest(request: Request, parts: Sequence[Tensor | None]) -> bool:
     """Whether gradients need what rounding took from the output: those of factors that many sequences share, and those
     behind a mask, of which so few keys may be left that nearly everything cancels."""
     if not request.needs_grad:
@@ -153,20 +170,62 @@ def _relative(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return cast("Tensor", output)
 
 
-def _shared_parts(request: Request) -> Parts:
-    """All terms that do not meet the query, as one Toeplitz bias and one low-rank one."""
+def _segment_term(request: Request, q: Tensor, k: Tensor, v: Tensor) -> SegmentTable | None:
+    """The segments of a call that the Hopper kernels take: one table of two, beside Toeplitz terms of no batch."""
+    from headway.attention.triton import hopper
+
+    terms = () if request.bias is None else request.bias.terms
+    found = [term for term in terms if isinstance(term, SegmentTable)]
+    others = [term for term in terms if not isinstance(term, SegmentTable)]
+    masking = request.masking
+    alone = (
+        len(found) == 1
+        and found[0].num_segments == 2
+        and all(isinstance(term, Toeplitz) and term.batch == 1 for term in others)
+        and request.value_bias is None
+        and masking.mask is None
+        and masking.q_documents is None
+    )
+    return found[0] if alone and hopper.takes(q, k, v) else None
+
+
+def _with_segments(
+    request: Request, segment: SegmentTable, values: Tensor | None
+) -> tuple[str, str, list[Tensor], list[Tensor], Tensor]:
+    """Which kernels, what they read, and what a query of either segment adds for keys of segment 1.
+
+    A number that all keys share changes no weight: the column of segment 0 is taken from that of segment 1.
+    """
+    from headway.attention.triton import hopper
+
+    turns = segment.table[:, :, 1] - segment.table[:, :, 0]  # (H|1, 2)
+    detached = None if values is None else values.detach()
+    tables = hopper.tables(detached, None, None, request.q.shape[2], request.k.shape[2], request.needs_grad)
+    tables = [*tables, *segment_tables(turns.detach(), segment.q_segments, segment.k_segments)]
+    return "hopper", "hopper", tables, tables if request.needs_grad else [], turns
+
+
+def _shared_parts(request: Request, without: SegmentTable | None) -> Parts:
+    """All other terms that do not meet the query, as one Toeplitz bias and one low-rank one."""
     values: Tensor | None = None
     pairs: list[LowRank] = []
     for term in () if request.bias is None else request.bias.terms:
         if isinstance(term, Toeplitz):
             values = term.values if values is None else values + term.values
-        elif isinstance(term, SegmentTable):
+        elif isinstance(term, SegmentTable) and term is not without:
             pairs.append(term.as_low_rank())
         elif isinstance(term, LowRank):
             pairs.append(term)
     if not pairs:
         return values, None, None
     return values, _beside([pair.left for pair in pairs]), _beside([pair.right for pair in pairs])
+
+
+def _flat(request: Request) -> int:
+    """From which offset on in both directions the Toeplitz terms do not change; beyond all offsets if they do."""
+    terms = [] if request.bias is None else [term for term in request.bias.terms if isinstance(term, Toeplitz)]
+    known = [term.reach for term in terms if term.reach is not None]
+    return max(known) if terms and len(known) == len(terms) else NEVER
 
 
 def _relative_parts(request: Request, q: Tensor) -> tuple[Tensor | None, Tensor | None, int, int]:

@@ -15,6 +15,17 @@ typedef unsigned short u16;
 #define TYPE "f16"
 #endif
 
+#ifdef DROPOUT
+constexpr bool NOISY = true;
+#else
+constexpr bool NOISY = false;
+#endif
+#ifdef SEGMENTS
+constexpr bool SEGMENTED = true;
+#else
+constexpr bool SEGMENTED = false;
+#endif
+
 constexpr int TILE = 64;                     // queries, keys and width
 constexpr int TILE_BYTES = TILE * TILE * 2;  // 8 KiB: 64 rows of 128 bytes, 16-byte pieces swizzled within 8 rows
 
@@ -115,6 +126,7 @@ struct Dropout {
     u32 threshold;
     float unit;  // what kept weights are multiplied by
     __device__ __forceinline__ Dropout(const u32* noise, double chance, long long pair, int q_len, int k_len) {
+        of_queries = of_keys = nullptr;
 #ifdef DROPOUT
         const int queries = (q_len + 127) & ~127, keys = (k_len + 127) & ~127;
         of_queries = noise + pair * (queries + keys);

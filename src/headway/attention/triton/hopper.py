@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TILE_BYTES = TILE * TILE * 2
 WARPS = 8  # that compute, of a block
-BIAS_BYTES = {"table": 2 * 208 * 4, "matrix": 2 * TILE_BYTES}  # of a tile of 128 x 64
+BIAS_BYTES = {"nothing": 0, "table": 2 * 208 * 4, "matrix": 2 * TILE_BYTES}  # of a tile of 128 x 64
 PROGRAMS = 3  # for each multiprocessor, of kernels that go over the batch
 MOST_SCORES = 2**24  # of all heads: a bias with a low-rank term becomes a matrix, which should stay in the L2 cache
 FEW_TILES = 512  # of 64 queries: up to here, two sequences have gradients of q on their way at a time
@@ -26,8 +26,7 @@ FEW_TILES = 512  # of 64 queries: up to here, two sequences have gradients of q 
 
 def fits(q: Tensor, k: Tensor, v: Tensor, *parts: Tensor | None) -> bool:
     """Whether the kernels take a call whose bias has these parts: values, left, right. The batch must share them."""
-    given = [part for part in parts if part is not None]
-    shared = len(given) > 0 and all(part.shape[0] == 1 for part in given)
+    shared = all(part is None or part.shape[0] == 1 for part in parts)
     small = parts[1] is None or q.shape[1] * q.shape[2] * k.shape[2] <= MOST_SCORES
     return shared and small and takes(q, k, v)
 
@@ -68,20 +67,33 @@ def kernel(file: str, name: str, shared_bytes: int, device: int, dtype: torch.dt
 
 
 class Hopper:
-    """One call on the Hopper kernels. `tables` are what they read of the bias (see `tables`)."""
+    """One call on the Hopper kernels. `tables` are what they read of the bias (see `tables`), then of segments."""
 
-    def __init__(self, call: Call, tables: list[Tensor], learned: bool = False) -> None:
-        self.call, self.tables = call, tables
+    def __init__(self, call: Call, tables: list[Tensor], flat: int, segments: bool, learned: bool = False) -> None:
+        self.call, self.flat, self.segments = call, flat, segments
+        self.tables, ids = (tables[:-3], tables[-3:]) if segments else (tables, [])
+        batch, heads = call.q.shape[:2]
+        self.ids = [ids[0].expand(batch, heads, -1).contiguous(), *ids[1:]] if segments else [None, None, None]
+        self.id_steps = [0 if t is None or t.shape[0] == 1 else t.stride(0) for t in self.ids[1:]]
         self.q, self.k, self.v = aligned(call.q, call.k, call.v)
         self.first, self.last = whole_blocks(call.q.shape[2]), whole_blocks(call.k.shape[2])
         self.causal = int(call.mask_flags["CAUSAL"])
         self.sums = learned and call.left is None
-        self.bias_bytes = BIAS_BYTES["table" if call.left is None else "matrix"]
-        given = {"-DDROPOUT": call.dropout > 0, "-DMATRIX": call.left is not None, "-DSUMS": self.sums}
+        self.kind = "nothing" if not self.tables else ("table" if call.left is None else "matrix")
+        self.bias_bytes = BIAS_BYTES[self.kind]
+        given = {
+            "-DDROPOUT": call.dropout > 0,
+            "-DMATRIX": self.kind == "matrix",
+            "-DPLAIN": self.kind == "nothing",
+            "-DSEGMENTS": segments,
+            "-DSUMS": self.sums,
+        }
         self.flags = [flag for flag, is_given in given.items() if is_given]
 
-    def _bias(self, *, keys_first: bool = False) -> tuple[Tensor, int, int, int]:
+    def _bias(self, *, keys_first: bool = False) -> tuple[Tensor | None, int, int, int]:
         """A table, the stride of its heads, and two numbers that say where in it a tile begins."""
+        if not self.tables:
+            return None, 0, 0, 0
         table = self.tables[1 if keys_first and self.call.left is not None else 0]
         of_head = 0 if table.shape[0] == 1 else table.stride(0)
         if self.call.left is None:
@@ -103,15 +115,21 @@ class Hopper:
 
     def forward(self, out: Tensor, rest: Tensor | None, lse: Tensor) -> None:  # all written
         q, k, v = self.q, self.k, self.v
-        shared_bytes = 8 * TILE_BYTES + 3 * (TILE * 4 + self.bias_bytes) + 64
+        stages = 3 if self.kind == "matrix" else 4
+        numbers = (1 + self.segments) * TILE * 4 + self.bias_bytes
         table, *where = self._bias()
         self._run(
-            "forward", q.shape[0] * q.shape[1] * self.first // BLOCK, 2 * BLOCK, shared_bytes,
-            *(cuda.tensor_map(t) for t in (q, k, v)), table, self.call.lengths, out, rest, lse, *self._sizes(), *where,
+            "forward", q.shape[0] * q.shape[1] * self.first // BLOCK, 2 * BLOCK,
+            (1 + stages) * 2 * TILE_BYTES + stages * numbers + 128,
+            *(cuda.tensor_map(t) for t in (q, k, v)), table, self.call.lengths, self.ids[0], self.ids[2],
+            out, rest, lse, *self._sizes(), *where, self.first, self.id_steps[1],
         )  # fmt: skip
 
-    def backward(self, grad: Tensor, lse: Tensor, delta: Tensor, dq: Tensor, dk: Tensor, dv: Tensor) -> Tensor | None:
-        """Writes dq, dk and dv; gives the gradient of a learned Toeplitz bias, (1, H, Lq + Lk - 1)."""
+    def backward(
+        self, grad: Tensor, lse: Tensor, delta: Tensor, dq: Tensor, dk: Tensor, dv: Tensor
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Writes dq, dk and dv; gives the gradients of a learned Toeplitz bias, (1, H, Lq + Lk - 1), and of the steps
+        of segments, (H, 2)."""
         q, k, v = self.q, self.k, self.v
         batch, heads, q_len, _ = q.shape
         tiles, key_blocks = triton.cdiv(q_len, TILE), self.last // BLOCK
@@ -124,19 +142,22 @@ class Hopper:
         if self.call.lengths is not None:  # blocks of keys that nobody sees are left out
             dk.zero_()
             dv.zero_()
-        shared_bytes = 22 * TILE_BYTES + 3 * (3 * TILE * 4 + self.bias_bytes) + 144
+        of_steps = q.new_zeros(slots, heads, teams, WARPS, 2, dtype=torch.float32) if self.segments else None
+        shared_bytes = 22 * TILE_BYTES + 3 * ((3 + 2 * self.segments) * TILE * 4 + self.bias_bytes) + 144
         shared_bytes += WARPS * 8 * 88 * 4 if self.sums else 0
         table, *where = self._bias(keys_first=True)
         self._run(
             "backward", slots * heads * teams, 3 * BLOCK, shared_bytes,
-            *(cuda.tensor_map(t) for t in (q, k, v, grad)), lse, delta, table, self.call.lengths,
-            dq, dk, dv, sums_q, counters, sums, batch, *self._sizes(), *where, span, slots, teams, ways,
+            *(cuda.tensor_map(t) for t in (q, k, v, grad)), lse, delta, table, self.call.lengths, *self.ids,
+            dq, dk, dv, sums_q, counters, sums, of_steps, batch, *self._sizes(), *where, self.flat, self.first,
+            *self.id_steps, span, slots, teams, ways,
             together=teams > 1,
         )  # fmt: skip
-        if sums is None:
-            return None
-        zero = self.first + TILE - 1  # where offset 0 stands
-        return sums.sum((0, 2, 3))[None, :, zero - (q_len - 1) : zero + k.shape[2]]
+        dvalues = None
+        if sums is not None:
+            zero = self.first + TILE - 1  # where offset 0 stands
+            dvalues = sums.sum((0, 2, 3))[None, :, zero - (q_len - 1) : zero + k.shape[2]]
+        return dvalues, None if of_steps is None else of_steps.sum((0, 2, 3))
 
     def bias_grad(self, grad: Tensor, lse: Tensor, delta: Tensor) -> Tensor:  # (H, Lq, Lk)
         """Of a matrix, summed over the batch."""
@@ -178,7 +199,9 @@ def tables(
     values: Tensor | None, left: Tensor | None, right: Tensor | None, q_len: int, k_len: int, needs_grad: bool
 ) -> list[Tensor]:
     """What the kernels read of the bias: a Toeplitz table; or a matrix in fragments, and for the backward pass those of
-    its transpose and the matrix itself."""
+    its transpose and the matrix itself; nothing of nothing."""
+    if left is None and values is None:
+        return []
     if left is None and values is not None:
         return [toeplitz_table(values, q_len, k_len)]
     matrix = bias_matrix(values, left, right, k_len, half=True)

@@ -12,6 +12,9 @@
 // SUMS: the gradient of a Toeplitz bias is wanted. Sums along diagonals start with plain additions of registers, as
 // fragments on one diagonal hold the same offsets; the 8 rows that remain of a warp pass through shared memory, and each
 // warp adds them to numbers of its own.
+//
+// SEGMENTS: beside the bias, a step for each query, to be added where the key is of segment 1; two numbers of each head, one
+// for each segment of the query. Their gradients are sums of registers.
 
 #include "hopper.cuh"
 #include "hopper_pipes.cuh"
@@ -30,7 +33,9 @@ constexpr int AT_DS = AT_KEYS + 2 * 4 * TILE_BYTES;               // (2, groups)
 constexpr int AT_SLOTS = AT_DS + 2 * 2 * TILE_BYTES;              // (2,)
 constexpr int AT_NUMBERS = AT_SLOTS + 2 * SLOT_BYTES;             // (STAGES,): see below
 constexpr int NOISE = 2 * TILE * 4;                               // behind lse and delta: noise of the queries
-constexpr int OF_BIAS = NOISE + TILE * 4;                         // the bias
+constexpr int OF_STEPS = NOISE + TILE * 4;                        // SEGMENTS: steps and segments of the queries
+constexpr int OF_SEGMENTS = OF_STEPS + SEGMENTED * TILE * 4;
+constexpr int OF_BIAS = OF_SEGMENTS + SEGMENTED * TILE * 4;       // the bias
 constexpr int NUMBERS_BYTES = OF_BIAS + BIAS_BYTES;
 constexpr int AT_BARRIERS = AT_NUMBERS + STAGES * NUMBERS_BYTES;
 constexpr int AT_MODES = AT_BARRIERS + 128;
@@ -114,12 +119,15 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap grad_map,
     const float* lse, const float* delta,      // (B, H, Lq)
     const Numbers* table, const int* lengths,  // a matrix: of tiles whose rows are keys; (B,), or null
+    const float* steps,       // SEGMENTS: (B, H, queries), in units of log 2
+    const float* q_segments, const float* k_segments,  // (B|1, queries), (B|1, keys): 0 or 1
     u16* dq, u16* dk, u16* dv,                 // (B, L, H, 64)
     float* sums_q,                             // (slots, H, ways, tiles of queries, 64 x 64)
     u32* counters,                             // (slots, H, ways, tiles of queries), zero
     float* sums,                               // SUMS: (slots, H, teams, WARPS, span) from offset -before - 63 on, zero
-    int batch, int heads, int groups, int q_len, int k_len, int causal, int table_head, int padded, int before, int span,
-    int slots, int teams, int ways, double scale, const u32* noise, double dropout) {
+    float* sums_of_steps,                      // SEGMENTS: (slots, H, teams, WARPS, 2)
+    int batch, int heads, int groups, int q_len, int k_len, int causal, int table_head, int padded, int before, int flat,
+    int q_padded, int q_segments_batch, int k_segments_batch, int span, int slots, int teams, int ways, double scale, const u32* noise, double dropout) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 base = (u32)__cvta_generic_to_shared(shared);
     auto barrier = [&](int which) { return base + AT_BARRIERS + 8 * which; };
@@ -255,13 +263,16 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
             const u32 numbers = base + AT_NUMBERS + stage.at * NUMBERS_BYTES;
             wait(barrier(QUERIES_OUT + stage.at), stage.parity ^ 1);
             if (lane == 0) {
-#ifdef DROPOUT
-                arrive_and_expect(full, 2 * TILE_BYTES + BIAS_BYTES + TILE * 4);
-                const Dropout drop(noise, dropout, (long long)walk.b * heads + head, q_len, k_len);
-                fetch(numbers + NOISE, drop.of_queries + start_q, TILE * 4, full);
-#else
-                arrive_and_expect(full, 2 * TILE_BYTES + BIAS_BYTES);
-#endif
+                arrive_and_expect(full, 2 * TILE_BYTES + BIAS_BYTES + (NOISY + 2 * SEGMENTED) * TILE * 4);
+                if (NOISY) {
+                    const Dropout drop(noise, dropout, (long long)walk.b * heads + head, q_len, k_len);
+                    fetch(numbers + NOISE, drop.of_queries + start_q, TILE * 4, full);
+                }
+                if (SEGMENTED) {
+                    const float* of_head = steps + ((long long)walk.b * heads + head) * q_padded;
+                    fetch(numbers + OF_STEPS, of_head + start_q, TILE * 4, full);
+                    fetch(numbers + OF_SEGMENTS, q_segments + (long long)walk.b * q_segments_batch + start_q, TILE * 4, full);
+                }
                 fetch_tile(queries, q_map, start_q, head, walk.b, full);
                 fetch_tile(queries + TILE_BYTES, grad_map, start_q, head, walk.b, full);
                 BiasOfColumns(table + (long long)head * table_head, walk.start_k, walk.tile, padded, before)
@@ -341,12 +352,23 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     load_noise();
 #endif
     const Dropout drop(noise, dropout, 0, q_len, k_len);
+#ifdef SEGMENTS
+    float segment[2], of_all[2], of_second[2];  // of this thread's two keys; sums over all queries, and over those of segment 1
+    float of_step[2] = {0.0f, 0.0f};            // of queries of segment 0, and of segment 1
+    auto load_segments = [&] {
+        const float* of = k_segments + (long long)walk.b * k_segments_batch + walk.start_k + group * TILE + 16 * warp + row8;
+#pragma unroll
+        for (int r = 0; r < 2; r++) segment[r] = of[8 * r], of_all[r] = of_second[r] = 0.0f;
+    };
+    load_segments();
+#endif
 #ifdef SUMS
     float* lines = (float*)(shared + AT_LINES) + (threadIdx.x >> 5) * 8 * PITCH;
     float* own = sums + ((((long long)slot * heads + head) * teams + member) * WARPS + (threadIdx.x >> 5)) * span;
     own += 16 * warp + 4 * lane;
     for (int i = lane; i < 8 * PITCH; i += 32) lines[i] = 0.0f;
     __syncwarp();  // other threads of the warp write there next
+    float of_low = 0.0f, of_high = 0.0f;  // of tiles that hold one number
 #endif
     Ring<STAGES> stage;
     Ring<2> block;
@@ -365,10 +387,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         const float2* delta_of = lse_of + TILE / 2;
         const bool checked = start_q + TILE > q_len || start_k + TILE > walk.length ||
                              (causal && start_q < start_k + TILE - 1 - shift);
+        const bool low = is_low(start_k - start_q, flat), high = is_high(start_k - start_q, flat);
 #ifdef SUMS
         float4* out = (float4*)(own + before + start_k - start_q);
         float4 so_far = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (lane < 20) so_far = *out;
+        if (lane < 20 && !low && !high) so_far = *out;
 #endif
         const BiasOfColumns::Tile bias(numbers + OF_BIAS, group, thread);
         products_done();
@@ -389,8 +412,15 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
             for (int r = 0; r < 2; r++) {
                 const int i = 4 * n + 2 * r;
                 const float2 add = bias.at(n, r);
-                s[i] = exp2_fast(fmaf(s[i], factor, add.x) - subtract.x);
-                s[i + 1] = exp2_fast(fmaf(s[i + 1], factor, add.y) - subtract.y);
+                s[i] = fmaf(s[i], factor, add.x);
+                s[i + 1] = fmaf(s[i + 1], factor, add.y);
+#ifdef SEGMENTS
+                const float2 step = ((const float2*)(numbers + OF_STEPS))[4 * n + pair];
+                s[i] = fmaf(step.x, segment[r], s[i]);
+                s[i + 1] = fmaf(step.y, segment[r], s[i + 1]);
+#endif
+                s[i] = exp2_fast(s[i] - subtract.x);
+                s[i + 1] = exp2_fast(s[i + 1] - subtract.y);
             }
         }
         if (checked) {
@@ -442,6 +472,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
                 along[r - n + 7].y += d0;
                 along[r - n + 7].x += d1;
 #endif
+#ifdef SEGMENTS
+                const float2 of_query = ((const float2*)(numbers + OF_SEGMENTS))[4 * n + pair];
+                of_all[r] += d0 + d1;
+                of_second[r] = fmaf(d0, of_query.x, fmaf(d1, of_query.y, of_second[r]));
+#endif
                 packed[2 * n + r] = pack(d0, d1);
             }
         }
@@ -471,30 +506,37 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         multiply_tile(dk_acc, packed, q_is);
         products_sent();
 #ifdef SUMS
-        // Rows move by two, so that diagonals of even rows lie below one another, and those of odd rows.
+        if (low || high) {
+            float sum = 0.0f;
 #pragma unroll
-        for (int m = 0; m < 9; m++) *(float2*)(lines + row8 * PITCH + 8 * m + 6 - 2 * pair + (row8 & 6)) = along[m];
-        __syncwarp();
-        float4 even = make_float4(0.0f, 0.0f, 0.0f, 0.0f), odd = even;
-        if (lane < 20) {
+            for (int m = 0; m < 9; m++) sum += along[m].x + along[m].y;
+            (low ? of_low : of_high) += sum;
+        } else {
+            // Rows move by two, so that diagonals of even rows lie below one another, and those of odd rows.
 #pragma unroll
-            for (int row = 0; row < 8; row++) {
-                const float4 four = *(const float4*)(lines + row * PITCH + 4 * lane);
-                float4& to = row & 1 ? odd : even;
-                to.x += four.x;
-                to.y += four.y;
-                to.z += four.z;
-                to.w += four.w;
+            for (int m = 0; m < 9; m++) *(float2*)(lines + row8 * PITCH + 8 * m + 6 - 2 * pair + (row8 & 6)) = along[m];
+            __syncwarp();
+            float4 even = make_float4(0.0f, 0.0f, 0.0f, 0.0f), odd = even;
+            if (lane < 20) {
+#pragma unroll
+                for (int row = 0; row < 8; row++) {
+                    const float4 four = *(const float4*)(lines + row * PITCH + 4 * lane);
+                    float4& to = row & 1 ? odd : even;
+                    to.x += four.x;
+                    to.y += four.y;
+                    to.z += four.z;
+                    to.w += four.w;
+                }
             }
+            float left_of = __shfl_up_sync(0xffffffff, odd.w, 1);
+            if (lane == 0) left_of = 0.0f;
+            so_far.x += even.x + left_of;
+            so_far.y += even.y + odd.x;
+            so_far.z += even.z + odd.y;
+            so_far.w += even.w + odd.z;
+            if (lane < 20) *out = so_far;
+            __syncwarp();
         }
-        float left_of = __shfl_up_sync(0xffffffff, odd.w, 1);
-        if (lane == 0) left_of = 0.0f;
-        so_far.x += even.x + left_of;
-        so_far.y += even.y + odd.x;
-        so_far.z += even.z + odd.y;
-        so_far.w += even.w + odd.z;
-        if (lane < 20) *out = so_far;
-        __syncwarp();
 #endif
 
         // The next tile's scores. Where there is none, any others: nobody reads them.
@@ -527,6 +569,14 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
 #ifdef DROPOUT
             if (more) load_noise();
 #endif
+#ifdef SEGMENTS
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                of_step[0] = fmaf(segment[r], of_all[r] - of_second[r], of_step[0]);
+                of_step[1] = fmaf(segment[r], of_second[r], of_step[1]);
+            }
+            if (more) load_segments();
+#endif
         }
         t++;
     }
@@ -543,4 +593,23 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     publish();
     __syncwarp();
     if (lane == 0) arrive(barrier(SLOT_DONE + ((t - 1) & 1)));
+#ifdef SUMS
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+        of_low += __shfl_xor_sync(0xffffffff, of_low, step);
+        of_high += __shfl_xor_sync(0xffffffff, of_high, step);
+    }
+    float* zero = own - 16 * warp - 4 * lane + before + TILE - 1;  // where offset 0 stands
+    if (lane == 0 && of_low != 0.0f) zero[-flat] += of_low;
+    if (lane == 0 && of_high != 0.0f) zero[flat] += of_high;
+#endif
+#ifdef SEGMENTS
+#pragma unroll
+    for (int which = 0; which < 2; which++) {
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) of_step[which] += __shfl_xor_sync(0xffffffff, of_step[which], step);
+        const long long place = (((long long)slot * heads + head) * teams + member) * WARPS + (threadIdx.x >> 5);
+        if (lane == 0) sums_of_steps[2 * place + which] = of_step[which];
+    }
+#endif
 }

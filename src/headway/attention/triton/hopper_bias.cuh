@@ -1,15 +1,29 @@
-// What threads read of a bias that the batch shares, in tiles of 128 x 64: a Toeplitz table, or with MATRIX any matrix. Tiles
-// are fetched to shared memory by one thread and read by two groups of 128 threads, 64 rows each.
+// What threads read of a bias that the batch shares, in tiles of 128 x 64: a Toeplitz table, with MATRIX any matrix, with
+// PLAIN nothing. Tiles are fetched to shared memory by one thread and read by two groups of 128 threads, 64 rows each.
 //
 // Toeplitz: fragments on one diagonal of a tile hold the same offsets, so a thread needs 9 pairs of numbers for its 32
 // scores. The table (H|1, 2, padded) has the bias in units of log 2 from offset -before - 8 on, and from the next on: of any
-// pair, one of the two is aligned.
+// pair, one of the two is aligned. Tiles all of whose offsets are `flat` or more, or -flat or less, hold one number.
 //
 // MATRIX: tiles lie as threads hold scores, (H|1, tiles of rows, tiles of columns, 4, 128 threads, 8) of 16 bits.
 //
 // Both reach as far as whole blocks of 128 queries and keys do.
 
-#ifdef MATRIX
+#ifdef PLAIN
+typedef float Numbers;
+constexpr int BIAS_BYTES = 0;
+
+struct Bias {
+    __device__ __forceinline__ Bias(const Numbers*, int, int, int, int) {}
+    __device__ __forceinline__ void fetch_to(u32, u32) const {}
+    struct Tile {
+        __device__ __forceinline__ Tile(const unsigned char*, int, int) {}
+        __device__ __forceinline__ float2 at(int, int) const { return make_float2(0.0f, 0.0f); }
+    };
+};
+typedef Bias BiasOfRows;
+typedef Bias BiasOfColumns;
+#elif defined(MATRIX)
 typedef uint4 Numbers;
 constexpr int BIAS_BYTES = 2 * TILE_BYTES;
 
@@ -87,3 +101,7 @@ struct BiasOfColumns : Bias {
     };
 };
 #endif
+
+// Of a tile of 64 x 64 whose corner has this offset, whether it holds the lowest or the highest number only.
+__device__ __forceinline__ bool is_low(int offset, int flat) { return offset + TILE - 1 <= -flat; }
+__device__ __forceinline__ bool is_high(int offset, int flat) { return offset - (TILE - 1) >= flat; }

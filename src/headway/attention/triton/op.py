@@ -52,6 +52,7 @@ def fused(
     values: Tensor | None,  # (B|1, H|1, Lq + Lk - 1), a Toeplitz bias
     left: Tensor | None,  # (B|1, H|1, Lq, R), a low-rank bias
     right: Tensor | None,  # (B|1, H|1, Lk, R)
+    segments: Tensor | None,  # (H|1, 2), what a query of either segment adds for keys of segment 1; Hopper only
     rows: Tensor | None,  # (H, B, Lq, by_eight(2 * reach + 1)), a score for each query and clipped offset
     reach: int,
     shift: int,  # position of the first query
@@ -64,6 +65,7 @@ def fused(
     scale: float,
     dropout: float,
     noise: Tensor | None,  # (B, H, numbers of queries and keys) of 32 bits, for dropout; see `noise`
+    flat: int,  # from this offset on in both directions, values do not change
     exact: bool,  # whether to return what rounding took from the output, for the gradients of shared factors
     by: str,  # which kernels: "one tile", "hopper" or "triton"
     backward_by: str,
@@ -78,7 +80,7 @@ def fused(
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
     of_offsets = _weights_like(q, reach, exact).zero_() if weights else q.new_empty(0)
     if by == "hopper":
-        hopper.Hopper(call, tables).forward(out, rest if exact else None, lse)
+        hopper.Hopper(call, tables, flat, segments is not None).forward(out, rest if exact else None, lse)
         return out, lse, of_offsets, rest
     setting = call.config("forward")
     grid = (triton.cdiv(q.shape[2], setting["BLOCK_Q"]) * q.shape[0] * q.shape[1],)
@@ -104,6 +106,7 @@ def fused_backward(
     values: Tensor | None,
     left: Tensor | None,
     right: Tensor | None,
+    segments: Tensor | None,
     rows: Tensor | None,
     reach: int,
     shift: int,
@@ -115,10 +118,13 @@ def fused_backward(
     scale: float,
     dropout: float,
     noise: Tensor | None,
+    flat: int,
     learned: bool,  # whether the gradient of values is wanted
     by: str,
     tables: list[Tensor],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # of q, k, v, values, left, right, rows
+) -> tuple[
+    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
+]:  # of q, k, v, values, left, right, segments, rows
     call = Call(q, k, v, left, right, mask, causal, lengths, q_documents, k_documents, scale, dropout, noise)
     aligned = grad.stride(3) == 1 and all(number % 8 == 0 for number in grad.stride()[:3])
     grad = grad if aligned and grad.data_ptr() % 16 == 0 else grad.contiguous()
@@ -147,11 +153,12 @@ def fused_backward(
 
     dvalues: Tensor | None = None
     if by == "hopper":
-        fast = hopper.Hopper(call, tables, learned)
-        of_bias: Parts = (fast.backward(grad, lse, delta, dq, dk, dv), None, None)
+        fast = hopper.Hopper(call, tables, flat, segments is not None, learned)
+        dvalues, dsegments = fast.backward(grad, lse, delta, dq, dk, dv)
+        of_bias: Parts = (dvalues, None, None)
         if left is not None:
             of_bias = of_parts(values if learned else None, left, right, fast.bias_grad(grad, lse, delta), q.dtype)
-        return _shaped(call, (dq, dk, dv, *of_bias), None, values if learned else None)
+        return _shaped(call, (dq, dk, dv, *of_bias), None, values if learned else None, segments, dsegments)
 
     setting = call.config("key")
     grid = (triton.cdiv(k_len, setting["BLOCK_K"]) * pairs,)
@@ -179,7 +186,9 @@ def _shaped(
     grads: Grads,  # of q; of k and v for each query head; of the parts of the bias for each sequence and head
     drows: Tensor | None,
     values: Tensor | None,  # where it is learned
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    segments: Tensor | None = None,
+    dsegments: Tensor | None = None,  # (H, 2)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Sum what was shared; empty where there is nothing (an operator may not return one tensor twice)."""
     dq, dk, dv, *of_bias = grads
     groups = call.q.shape[1] // call.k.shape[1]
@@ -189,7 +198,10 @@ def _shaped(
         call.q.new_empty(0) if like is None or grad is None else _summed(grad, like)
         for grad, like in zip(of_bias, (values, call.left, call.right), strict=True)
     )
-    return dq, dk, dv, dvalues, dleft, dright, call.q.new_empty(0) if drows is None else drows
+    of_segments = call.q.new_empty(0)
+    if segments is not None and dsegments is not None:
+        of_segments = _summed(dsegments[None], segments[None])[0]
+    return dq, dk, dv, dvalues, dleft, dright, of_segments, call.q.new_empty(0) if drows is None else drows
 
 
 def _weights_like(q: Tensor, reach: int, exact: bool) -> Tensor:
@@ -375,7 +387,7 @@ def _whole(width: int) -> bool:
 
 
 @fused.register_fake
-def _(q, k, v, values, left, right, rows, reach, shift, weights, *rest):  # type: ignore[no-untyped-def]
+def _(q, k, v, values, left, right, segments, rows, reach, shift, weights, *rest):  # type: ignore[no-untyped-def]
     out = rows_first(q, q.shape[2], v.shape[3])
     of_offsets = _weights_like(q, reach, rest[-5]) if weights else q.new_empty(0)
     exact = torch.empty_like(out) if rest[-5] else q.new_empty(0)
@@ -383,47 +395,49 @@ def _(q, k, v, values, left, right, rows, reach, shift, weights, *rest):  # type
 
 
 @fused_backward.register_fake
-def _(grad, grad_weights, q, k, v, out, lse, of_offsets, rest, values, left, right, rows, *others):  # type: ignore[no-untyped-def]
+def _(grad, grad_weights, q, k, v, out, lse, of_offsets, rest, values, left, right, segments, rows, *others):  # type: ignore[no-untyped-def]
     of_bias = [
         q.new_empty(0) if t is None else torch.empty_like(t, memory_format=torch.contiguous_format)
-        for t in (values if others[-3] else None, left, right, rows)
+        for t in (values if others[-3] else None, left, right, segments, rows)
     ]
     grads = [rows_first(t, t.shape[2], t.shape[3]) for t in (q, k, v)]
     return *grads, *of_bias
 
 
 def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    q, k, v, values, left, right, rows, reach, shift, _, mask, causal, lengths, *others = inputs
-    q_documents, k_documents, scale, dropout, noise, _, _, backward_by, tables, backward_tables = others
+    q, k, v, values, left, right, segments, rows, reach, shift, _, mask, causal, lengths, *others = inputs
+    q_documents, k_documents, scale, dropout, noise, flat, _, _, backward_by, tables, backward_tables = others
     ctx.save_for_backward(
-        q, k, v, *output, values, left, right, rows, mask, lengths, q_documents, k_documents, noise, *backward_tables
+        q, k, v, *output, values, left, right, segments, rows, mask, lengths, q_documents, k_documents, noise,
+        *backward_tables,
     )  # fmt: skip
     learned = values is not None and values.requires_grad
-    ctx.settings = reach, shift, causal, scale, dropout, learned, backward_by, len(tables)
+    ctx.settings = reach, shift, causal, scale, dropout, flat, learned, backward_by, len(tables)
     ctx.mark_non_differentiable(output[1], output[3])
     ctx.set_materialize_grads(False)
 
 
 def _differentiate(ctx, grad, _lse, grad_weights, _rest):  # type: ignore[no-untyped-def]
-    q, k, v, out, lse, of_offsets, rest, values, left, right, rows, *others = ctx.saved_tensors
+    q, k, v, out, lse, of_offsets, rest, values, left, right, segments, rows, *others = ctx.saved_tensors
     mask, lengths, q_documents, k_documents, noise, *tables = others
-    reach, shift, causal, scale, dropout, learned, backward_by, forward_tables = ctx.settings
+    reach, shift, causal, scale, dropout, flat, learned, backward_by, forward_tables = ctx.settings
     of_tables = [None] * forward_tables, [None] * len(tables)
     if grad is None and grad_weights is None:
-        return *(None,) * 21, *of_tables
+        return *(None,) * 23, *of_tables
     if grad is None:
         grad = torch.zeros_like(out)
-    dq, dk, dv, dvalues, dleft, dright, drows = fused_backward(
-        grad, grad_weights, q, k, v, out, lse, of_offsets, rest, values, left, right, rows, reach, shift,
-        mask, causal, lengths, q_documents, k_documents, scale, dropout, noise, learned, backward_by, tables,
+    dq, dk, dv, dvalues, dleft, dright, dsegments, drows = fused_backward(
+        grad, grad_weights, q, k, v, out, lse, of_offsets, rest, values, left, right, segments, rows, reach, shift,
+        mask, causal, lengths, q_documents, k_documents, scale, dropout, noise, flat, learned, backward_by, tables,
     )  # fmt: skip
     of_bias = (
         dvalues if learned else None,
         None if left is None else dleft,
         None if right is None else dright,
+        None if segments is None else dsegments,
         None if rows is None else drows,
     )
-    return dq, dk, dv, *of_bias, *(None,) * 14, *of_tables
+    return dq, dk, dv, *of_bias, *(None,) * 15, *of_tables
 
 
 def no_second(ctx, *grads):  # type: ignore[no-untyped-def]
