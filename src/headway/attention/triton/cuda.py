@@ -23,12 +23,12 @@ class Kernel:
         most_dynamic_shared_bytes = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         _check(self._driver.cuFuncSetAttribute(self._function, most_dynamic_shared_bytes, shared_bytes))
 
-    def __call__(self, blocks: int, threads: int, *arguments: Argument, together: bool = False) -> None:
+    def __call__(self, blocks: tuple[int, int], threads: int, *arguments: Argument, together: bool = False) -> None:
         """Launch it; `together`: all blocks run at the same time, or none does."""
         boxes = [_boxed(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * len(boxes))(*(ctypes.addressof(box) for box in boxes))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        size = (blocks, 1, 1, threads, 1, 1, self._shared_bytes, stream, pointers)
+        size = (*blocks, 1, threads, 1, 1, self._shared_bytes, stream, pointers)
         if together:
             _check(self._driver.cuLaunchCooperativeKernel(self._function, *size))
         else:

@@ -101,7 +101,13 @@ class Hopper:
         return table, of_head // 8, (self.first if keys_first else self.last) // TILE, 0
 
     def _run(
-        self, name: str, blocks: int, threads: int, shared_bytes: int, *arguments: cuda.Argument, together: bool = False
+        self,
+        name: str,
+        blocks: tuple[int, int],
+        threads: int,
+        shared_bytes: int,
+        *arguments: cuda.Argument,
+        together: bool = False,
     ) -> None:
         q = self.q
         with torch.cuda.device(q.device):
@@ -119,7 +125,7 @@ class Hopper:
         numbers = (1 + self.segments) * TILE * 4 + self.bias_bytes
         table, *where = self._bias()
         self._run(
-            "forward", q.shape[0] * q.shape[1] * self.first // BLOCK, 2 * BLOCK,
+            "forward", (q.shape[0] * self.first // BLOCK, q.shape[1]), 2 * BLOCK,
             (1 + stages) * 2 * TILE_BYTES + stages * numbers + 128,
             *(cuda.tensor_map(t) for t in (q, k, v)), table, self.call.lengths, self.ids[0], self.ids[2],
             out, rest, lse, *self._sizes(), *where, self.first, self.id_steps[1],
@@ -147,7 +153,7 @@ class Hopper:
         shared_bytes += WARPS * 8 * 88 * 4 if self.sums else 0
         table, *where = self._bias(keys_first=True)
         self._run(
-            "backward", slots * heads * teams, 3 * BLOCK, shared_bytes,
+            "backward", (slots * heads * teams, 1), 3 * BLOCK, shared_bytes,
             *(cuda.tensor_map(t) for t in (q, k, v, grad)), lse, delta, table, self.call.lengths, *self.ids,
             dq, dk, dv, sums_q, counters, sums, of_steps, batch, *self._sizes(), *where, self.flat, self.first,
             *self.id_steps, span, slots, teams, ways,
@@ -168,7 +174,7 @@ class Hopper:
         chunks = max(1, min(PROGRAMS * self.call.multiprocessors // tiles, batch))
         sums = q.new_empty(chunks, heads, q_len, k.shape[2], dtype=torch.float32)
         self._run(
-            "matrix", chunks * tiles, 3 * BLOCK, 2 * (8 * TILE_BYTES + 4 * BLOCK * 4) + 2 * self.bias_bytes + 64,
+            "matrix", (chunks * tiles, 1), 3 * BLOCK, 2 * (8 * TILE_BYTES + 4 * BLOCK * 4) + 2 * self.bias_bytes + 64,
             *(cuda.tensor_map(t) for t in (q, k, v, grad)), lse, delta, table, self.call.lengths, sums,
             batch, *self._sizes(), *where, chunks,
         )  # fmt: skip

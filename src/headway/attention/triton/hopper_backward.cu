@@ -411,16 +411,16 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const int i = 4 * n + 2 * r;
-                const float2 add = bias.at(n, r);
-                s[i] = fmaf(s[i], factor, add.x);
-                s[i + 1] = fmaf(s[i + 1], factor, add.y);
+                float2 add = bias.at(n, r);
 #ifdef SEGMENTS
                 const float2 step = ((const float2*)(numbers + OF_STEPS))[4 * n + pair];
-                s[i] = fmaf(step.x, segment[r], s[i]);
-                s[i + 1] = fmaf(step.y, segment[r], s[i + 1]);
+                add.x = fmaf(step.x, segment[r], add.x);
+                add.y = fmaf(step.y, segment[r], add.y);
 #endif
-                s[i] = exp2_fast(s[i] - subtract.x);
-                s[i + 1] = exp2_fast(s[i + 1] - subtract.y);
+                // The same sum; which order is faster depends on what else needs registers.
+                s[i] = exp2_fast(NOISY ? fmaf(s[i], factor, add.x) - subtract.x : fmaf(s[i], factor, add.x - subtract.x));
+                s[i + 1] =
+                    exp2_fast(NOISY ? fmaf(s[i + 1], factor, add.y) - subtract.y : fmaf(s[i + 1], factor, add.y - subtract.y));
             }
         }
         if (checked) {

@@ -66,16 +66,20 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
     int heads, int groups, int q_len, int k_len, int causal, int table_head, int padded, int before,
     int q_padded, int segments_batch, double scale, const u32* noise, double dropout) {
     extern __shared__ __align__(1024) unsigned char shared[];
+    if (threadIdx.x == 0) {
+        expect(q_map);
+        expect(k_map);
+        expect(v_map);
+    }
     const u32 base = (u32)__cvta_generic_to_shared(shared);
     auto barrier = [&](int which) { return base + AT_BARRIERS + 8 * which; };
 
     const int group = uniform(threadIdx.x >> 7), thread = threadIdx.x & 127, lane = threadIdx.x & 31;
     const int warp = thread >> 5, row8 = lane >> 2, pair = thread & 3, which = uniform(threadIdx.x >> 5);
     const int blocks = (q_len + 2 * TILE - 1) / (2 * TILE), shift = k_len - q_len;
-    const int block = causal ? blocks - 1 - blockIdx.x % blocks : blockIdx.x % blocks;
-    const int block_q = block * 2 * TILE, start_q = block_q + group * TILE;
-    const int head = (blockIdx.x / blocks) % heads, head_of_keys = uniform(head / groups);
-    const long long b = blockIdx.x / blocks / heads;
+    const int head = blockIdx.y, b = blockIdx.x / blocks, block = blockIdx.x - b * blocks;
+    const int block_q = (causal ? blocks - 1 - block : block) * 2 * TILE, start_q = block_q + group * TILE;
+    const int head_of_keys = uniform(head / groups);
     const float factor = (float)(scale * 1.4426950408889634), none = -__int_as_float(0x7f800000);
     const int length = lengths ? lengths[b] : k_len;
     auto tiles_for = [&](int queries_end) {
@@ -83,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
         return (stop + TILE - 1) / TILE;
     };
     const int loaded = tiles_for(block_q + 2 * TILE), tiles = tiles_for(start_q + TILE);  // one less, if not as many
-    const Dropout drop(noise, dropout, b * heads + head, q_len, k_len);
+    const Dropout drop(noise, dropout, (long long)b * heads + head, q_len, k_len);
 
     auto load_keys = [&](int tile) {
         const int stage = tile % STAGES;
@@ -94,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
         fetch_tile(keys + TILE_BYTES, v_map, tile * TILE, head_of_keys, b, full);
         BiasOfRows(table + (long long)head * table_head, block_q, tile, padded, before).fetch_to(numbers + OF_BIAS, full);
         if (NOISY) fetch(numbers, drop.of_keys + tile * TILE, TILE * 4, full);
-        if (SEGMENTED) fetch(numbers + OF_SEGMENTS, k_segments + b * segments_batch + tile * TILE, TILE * 4, full);
+        if (SEGMENTED) fetch(numbers + OF_SEGMENTS, k_segments + (long long)b * segments_batch + tile * TILE, TILE * 4, full);
     };
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
@@ -106,9 +110,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
         arrive_and_expect(barrier(QUERIES_IN), 2 * TILE_BYTES);
         for (int i = 0; i < 2; i++)
             fetch_tile(base + AT_QUERIES + i * TILE_BYTES, q_map, block_q + i * TILE, head, b, barrier(QUERIES_IN));
-        for (int tile = 0; tile <= AHEAD && tile < loaded; tile++) load_keys(tile);
+        if (loaded > 0) load_keys(0);
     }
     __syncthreads();
+    if (lane == 0 && 0 < which && which <= AHEAD && which < loaded) load_keys(which);
 
     const int row0 = start_q + 16 * warp + row8;  // and row0 + 8
     const int limit[2] = {causal ? min(length, row0 + shift + 1) : length, causal ? min(length, row0 + shift + 9) : length};
@@ -116,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
     const u32 row_noise[2] = {drop.of_queries[row0], drop.of_queries[row0 + 8]};
 #endif
 #ifdef SEGMENTS
-    const float* steps_of = steps + (b * heads + head) * q_padded + row0;  // padded to whole blocks
+    const float* steps_of = steps + ((long long)b * heads + head) * q_padded + row0;  // padded to whole blocks
     const float step[2] = {steps_of[0], steps_of[8]};
 #endif
     float acc[32], top[2] = {none, none}, total[2] = {0.0f, 0.0f};
@@ -137,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
             const u32 k_is = describe(keys), v_is = describe(keys + TILE_BYTES);
             multiply(s, q_is, k_is);
             products_sent();
-            const int later = tile + AHEAD;
+            const int later = tile + AHEAD;  // which takes the place of a tile that is long read
             if (tile > 0 && later < loaded && which == tile % WARPS) {
                 if (later >= STAGES) wait(barrier(KEYS_OUT + later % STAGES), (later / STAGES - 1) & 1);
                 if (lane == 0) load_keys(later);

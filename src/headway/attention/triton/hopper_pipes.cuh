@@ -28,6 +28,9 @@ __device__ __forceinline__ void wait(u32 at, int parity) {
     }
 }
 
+__device__ __forceinline__ void expect(const TensorMap& map) {  // that it will be used
+    asm volatile("prefetch.tensormap [%0];\n" ::"l"((u64)&map) : "memory");
+}
 __device__ __forceinline__ void fetch_tile(u32 to, const TensorMap& map, int row, int head, int b, u32 barrier) {
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];\n"

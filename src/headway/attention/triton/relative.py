@@ -153,7 +153,7 @@ class _Call:
             run = hopper.kernel(
                 "hopper_relative.cu", name, shared_bytes, self.q.device.index, self.q.dtype, *self.flags
             )
-            run(blocks, 128, *arguments, *self.last)
+            run((blocks, 1), 128, *arguments, *self.last)
 
 
 def in_places(table: Tensor) -> Tensor:  # (H, 2 * reach + 1, 64) -> (H, 64, 64)
