@@ -187,3 +187,10 @@ def test_losses_are_sums_over_the_count(folders):
         torch.manual_seed(0)
         found.append(loss(given, torch.tensor(count)).item())
     assert np.isclose(found[0], 2 * found[1])
+
+
+def test_a_model_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"model: expected a folder with a tokenizer, .*/nothing/model"):
+        load_tokenizer(Start(model=str(tmp_path / "nothing" / "model")))
+    with pytest.raises(ValueError, match=r"tokenizer: expected a folder with a tokenizer, .*/nothing/words"):
+        load_tokenizer(Start(model=str(tmp_path), tokenizer=str(tmp_path / "nothing" / "words")))

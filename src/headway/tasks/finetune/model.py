@@ -76,14 +76,21 @@ class TransferLoss(Objective):
 
 def load_tokenizer(start: Start) -> Any:
     """The model's tokenizer; it must pad, after the text."""
-    with quiet():
-        tokenizer = AutoTokenizer.from_pretrained(start.tokenizer or start.model)
+    source = start.tokenizer or start.model
+    try:
+        with quiet():
+            tokenizer = AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        part = "model" if start.tokenizer is None else "tokenizer"
+        raise ValueError(
+            f"{part}: expected a folder with a tokenizer, or a name on the Hub, got {source!r}: {error}"
+        ) from error
     if tokenizer.pad_token_id is None:
-        raise ValueError(f"tokenizer: expected one with a padding token, got {start.tokenizer or start.model}.")
+        raise ValueError(f"tokenizer: expected one with a padding token, got {source}.")
     if tokenizer.padding_side != "right":
         raise NotImplementedError(
-            f"tokenizer: expected one that pads after the text, got {start.tokenizer or start.model}, which pads "
-            f"before it. Encoders that read their summary from the last token are not supported."
+            f"tokenizer: expected one that pads after the text, got {source}, which pads before it. "
+            f"Encoders that read their summary from the last token are not supported."
         )
     return tokenizer
 
