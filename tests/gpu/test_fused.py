@@ -263,7 +263,7 @@ def test_width_64_with_constant_tiles_segments_or_nothing(kind, q_len, k_len, ma
 @pytest.mark.parametrize("masking", ["nothing", "causal", "lengths"])
 @pytest.mark.parametrize("kind", ["toeplitz", "none", "two segments"])
 @pytest.mark.parametrize(("q_len", "k_len"), [(200, 300), (300, 60), (130, 128)])
-def test_width_64_where_a_block_of_threads_takes_several_pieces(q_len, k_len, kind, masking):
+def test_width_64_of_many_sequences(q_len, k_len, kind, masking):
     check(kind, torch.bfloat16, 90, 4, 2, q_len, k_len, 64, **masks(90, q_len, k_len)[masking])
 
 
