@@ -34,6 +34,13 @@ def test_reach_is_where_nothing_changes_any_more(q_len, k_len, q_start):
         assert torch.equal(beyond, beyond[..., :1].expand_as(beyond))
 
 
+def test_beside_values_that_never_end_nothing_is_promised():
+    clipped, free = Toeplitz.clipped(torch.randn(1, 2, 7), 20, 20), Toeplitz(torch.randn(1, 2, 39))
+    assert clipped.reach == 3
+    for both in (clipped + free, free + clipped):
+        assert both.terms[0].reach is None
+
+
 def test_clipped_refuses_a_table_without_a_middle():
     with pytest.raises(ValueError, match="odd number"):
         Toeplitz.clipped(torch.zeros(1, 1, 6), 3, 3)
