@@ -34,7 +34,7 @@ def _small_tiles(monkeypatch, request):
 
     Short sequences would all take the one-tile kernels; only tests marked `one_tile` leave that choice alone.
     """
-    from headway.attention.triton import op, short
+    from headway.attention.triton import arguments, short
 
     torch.manual_seed(0)
     if "one_tile" not in request.fixturenames:
@@ -49,7 +49,7 @@ def _small_tiles(monkeypatch, request):
             size = {"BLOCK_Q": 16, "BLOCK_K": 32} if kind != "diagonal" else {"BLOCK_Q": 32, "BLOCK_K": 32}
             return {**size, "num_warps": 4, "num_stages": 1}
 
-        monkeypatch.setattr(op, "config", small)
+        monkeypatch.setattr(arguments, "config", small)
 
 
 @pytest.fixture

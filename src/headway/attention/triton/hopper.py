@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 import triton
 from torch import Tensor
 
 from headway.attention.triton import cuda
+from headway.attention.triton.arguments import Call
 from headway.attention.triton.tables import BLOCK, TILE, bias_matrix, in_fragments, toeplitz_table, whole_blocks
-
-if TYPE_CHECKING:
-    from headway.attention.triton.op import Call
 
 TILE_BYTES = TILE * TILE * 2
 WARPS = 8  # that compute, of a block

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import triton
 from torch import Tensor
 
 from headway.attention.triton import short_kernels
+from headway.attention.triton.arguments import Call
 from headway.attention.triton.layout import rows_first, strides
 from headway.attention.triton.tables import of_parts
-
-if TYPE_CHECKING:
-    from headway.attention.triton.op import Call
 
 LONGEST = 128
 

@@ -1,0 +1,176 @@
+"""What all kernels of one call share: their arguments in order, their constants, and the sizes of their tiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from headway.attention.triton import tiles
+from headway.attention.triton.layout import LARGEST, LOG2E, by_eight
+
+Config = dict[str, int]
+
+
+def config(kind: str, width: int, dtype: torch.dtype) -> Config:
+    """Tile sizes, warps and stages; `width` is the largest of the head widths and the rank.
+
+    Measured on an H200 for half precision up to width 64; the others are chosen to fit, and untuned.
+    """
+    if kind in ("short forward", "short backward"):
+        return dict(CONFIGS[kind])
+    if dtype == torch.float32:
+        small = 32 if width > 64 else 64
+        return {"BLOCK_Q": small, "BLOCK_K": 32, "num_warps": 4, "num_stages": 2}
+    if width > 128:
+        return {"BLOCK_Q": 64, "BLOCK_K": 32, "num_warps": 4, "num_stages": 2}
+    if width > 64:
+        return {"BLOCK_Q": 64, "BLOCK_K": 64, "num_warps": 4, "num_stages": 2}
+    return dict(CONFIGS[kind])
+
+
+CONFIGS: dict[str, Config] = {
+    "forward": {"BLOCK_Q": 64, "BLOCK_K": 64, "num_warps": 4, "num_stages": 3},
+    "query": {"BLOCK_Q": 64, "BLOCK_K": 64, "num_warps": 4, "num_stages": 2},
+    "key": {"BLOCK_Q": 32, "BLOCK_K": 64, "num_warps": 4, "num_stages": 3},
+    "diagonal": {"BLOCK_Q": 128, "BLOCK_K": 128, "num_warps": 8, "num_stages": 2},
+    "short forward": {"BLOCK_Q": 128, "num_warps": 8, "num_stages": 3, "programs": 1},  # programs per multiprocessor
+    "short backward": {"num_warps": 8, "num_stages": 2, "programs": 1},
+}
+
+
+class Call:
+    """What all kernels of one call share: their arguments in order, and their constants."""
+
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        left: Tensor | None,
+        right: Tensor | None,
+        mask: Tensor | None,
+        causal: bool,
+        lengths: Tensor | None,
+        q_documents: Tensor | None,
+        k_documents: Tensor | None,
+        scale: float,
+        dropout: float,
+        noise: Tensor | None,
+    ) -> None:
+        self.q, self.k, self.v, self.left, self.right = q, k, v, left, right
+        self.nothing = q.new_empty(0)
+        self.half = q.dtype != torch.float32
+        self.rank = 0 if left is None else left.shape[3]
+        self.lengths, self.scale, self.dropout, self.noise = lengths, scale, dropout, noise
+        q_docs = self.nothing if q_documents is None else q_documents.contiguous()
+        k_docs = self.nothing if k_documents is None else k_documents.contiguous()
+        bits = self.nothing
+        if mask is not None:
+            bits = (mask if mask.stride(3) == 1 else mask.contiguous()).view(torch.uint8)
+        self.masks = (
+            self.nothing if lengths is None else lengths,
+            q_docs, 0 if q_docs.dim() < 2 or q_docs.shape[0] == 1 else q_docs.stride(0),
+            k_docs, 0 if k_docs.dim() < 2 or k_docs.shape[0] == 1 else k_docs.stride(0),
+            bits, *((0, 0, 0) if mask is None else _mask_strides(bits)),
+        )  # fmt: skip
+        self.sizes = (
+            scale, dropout, self.nothing if noise is None else noise,
+            q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2],
+        )  # fmt: skip
+        self.mask_flags = {
+            "CAUSAL": causal,
+            "LENGTHS": lengths is not None,
+            "DOCUMENTS": q_documents is not None,
+            "MASK": mask is not None,
+            "DROPOUT": dropout > 0,
+        }
+        self.width_flags = {
+            "WHOLE": _whole(q.shape[3]) and _whole(v.shape[3]),
+            "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32",
+            "BLOCK_D": max(16, triton.next_power_of_2(q.shape[3])),
+            "BLOCK_V": max(16, triton.next_power_of_2(v.shape[3])),
+            "WIDTH": q.shape[3],
+            "V_WIDTH": v.shape[3],
+        }
+
+    def config(self, kind: str) -> Config:
+        return config(kind, max(self.q.shape[3], self.v.shape[3], self.rank), self.q.dtype)
+
+    @property
+    def multiprocessors(self) -> int:
+        if self.q.device.type != "cuda":
+            return 4  # interpreted
+        return torch.cuda.get_device_properties(self.q.device).multi_processor_count
+
+    def flags(self, values: Tensor | None, rows: Tensor | None, weights: bool) -> dict[str, Any]:
+        return {
+            "TOEPLITZ": values is not None,
+            "LOW_RANK": self.left is not None,
+            "RELATIVE": rows is not None,
+            "WEIGHTS": weights,
+            **self.mask_flags,
+            **self.width_flags,
+            "BLOCK_R": max(16, triton.next_power_of_2(self.rank)),
+            "RANK": self.rank,
+            "WHOLE_R": _whole(self.rank),
+        }
+
+    def edges(self, block_q: int, block_k: int) -> bool:
+        """Whether some tile has pairs that may not attend."""
+        masked = any(self.mask_flags[name] for name in ("CAUSAL", "LENGTHS", "DOCUMENTS", "MASK"))
+        return masked or self.q.shape[2] % block_q != 0 or self.k.shape[2] % block_k != 0
+
+    def bias(self, rows: Tensor | None, reach: int, shift: int) -> tuple[Any, ...]:
+        """The low-rank factors with their strides, and the scores of relative keys."""
+        factors: list[Any] = []
+        for factor in (self.left, self.right):
+            if factor is None:
+                factors += [self.nothing, 0, 0]
+            else:
+                factor = factor.clamp(-LARGEST, LARGEST).half() if self.half else factor.float()
+                factor = factor.contiguous()
+                factors += [factor, *_strides(factor)]
+        count = by_eight(2 * reach + 1)
+        stride = self.q.shape[0] * self.q.shape[2] * count
+        return *factors, self.nothing if rows is None else rows, stride, count, reach, shift
+
+    def toeplitz(self, values: Tensor | None, orientation: str, setting: Config) -> tuple[Tensor, int, int, int, int]:
+        """The skewed table for tiles whose rows are queries ("rows") or keys ("columns"), its strides and its shift."""
+        if values is None:
+            return self.nothing, 0, 0, 0, 0
+        q_len, k_len = self.q.shape[2], self.k.shape[2]
+        rows = triton.cdiv(q_len, setting["BLOCK_Q"]) * setting["BLOCK_Q"]
+        columns = triton.cdiv(k_len, setting["BLOCK_K"]) * setting["BLOCK_K"]
+        if orientation == "columns":
+            rows, columns = columns, rows
+        shift = rows  # so that column - 8 * (row // 8) + shift is never negative
+        width = rows + columns
+        # rows are queries: index = column - row + Lq - 1; rows are keys: index = row - column + Lq - 1
+        sign = 1 if orientation == "rows" else -1
+        first = q_len - 1 - sign * shift
+        count = values.shape[-1]
+        flat = values.contiguous().view(-1, count)
+        dtype = torch.float16 if self.half else torch.float32
+        table = torch.empty(*values.shape[:2], 8, width, dtype=dtype, device=values.device)
+        block = 1024
+        tiles.skew_kernel[(flat.shape[0], 8, triton.cdiv(width, block))](
+            flat, table, count, width, first,
+            SIGN=sign, FACTOR=LOG2E, LIMIT=LARGEST if self.half else 3.0e38, BLOCK=block,
+        )  # fmt: skip
+        return table, *_strides(table), width, shift
+
+
+def _strides(t: Tensor) -> tuple[int, int]:
+    """Strides of batch and head, 0 where shared."""
+    return (0 if t.shape[0] == 1 else t.stride(0)), (0 if t.shape[1] == 1 else t.stride(1))
+
+
+def _mask_strides(t: Tensor) -> tuple[int, int, int]:
+    return (*_strides(t), 0 if t.shape[2] == 1 else t.stride(2))
+
+
+def _whole(width: int) -> bool:
+    return width >= 16 and width & (width - 1) == 0
