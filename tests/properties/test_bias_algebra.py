@@ -19,7 +19,7 @@ from headway.bias import (
 
 B, H, D = 2, 3, 2
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
-LAWS = settings(deadline=None, max_examples=30)
+LAWS = settings(max_examples=30)
 lengths = st.integers(1, 9)
 sharing = st.sampled_from([(1, 1), (1, H), (B, 1), (B, H)])
 

@@ -167,7 +167,6 @@ class Decoder:
 languages, seeds = st.sampled_from(LANGUAGES), st.integers(0, 10**9)
 
 
-@settings(deadline=None)
 @given(languages, seeds)
 def test_every_sentence_has_exactly_one_reading(language, seed):
     for sentence in language.sentences(5, seed=seed):
@@ -175,7 +174,6 @@ def test_every_sentence_has_exactly_one_reading(language, seed):
 
 
 @pytest.mark.parametrize("kind", [None, *CORRUPTIONS])
-@settings(deadline=None)
 @given(language=languages, seed=seeds)
 def test_every_corruption_keeps_the_bag_and_has_no_reading(kind, language, seed):
     rng = Random(seed)
@@ -190,7 +188,6 @@ def test_every_corruption_keeps_the_bag_and_has_no_reading(kind, language, seed)
         assert readings(broken.words, language) == 0
 
 
-@settings(deadline=None)
 @given(languages, seeds)
 def test_the_other_verb_form_is_always_wrong(language, seed):
     for sentence in language.sentences(3, seed=seed):
@@ -200,7 +197,6 @@ def test_the_other_verb_form_is_always_wrong(language, seed):
             assert readings(tuple(words), language) == 0
 
 
-@settings(deadline=None)
 @given(languages, seeds)
 def test_translation_reads_back_to_the_same_tree(language, seed):
     decode = Decoder(language)
@@ -210,7 +206,6 @@ def test_translation_reads_back_to_the_same_tree(language, seed):
         assert decode(words) == sentence.tree
 
 
-@settings(deadline=None)
 @given(languages, seeds)
 def test_agreement_positions_are_right(language, seed):
     for sentence in language.sentences(5, seed=seed):
@@ -230,7 +225,7 @@ def is_finite(token) -> bool:
     return token.category in ("transitive", "intransitive", "report", "auxiliary")
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(seeds, st.integers(1, 8), st.integers(0, 8))
 def test_controls_hold(seed, least, more):
     controls = {"min_distance": max(least, 4), "max_distance": max(least, 4) + more, "max_words": 30}

@@ -16,8 +16,8 @@ from headway.data.mlm.order import RowOrder, permuted
 from headway.data.mlm.packing import SHORTEST_START, FullRows, sentences, whole_sentences
 from headway.data.text.sampling import quotas, smoothed_shares
 
-LAWS = settings(deadline=None, max_examples=60)
-DISK = settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+LAWS = settings(max_examples=60)
+DISK = settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 CLS, SEP = 2, 3
 
 tokens = st.lists(st.integers(10, 99), min_size=1, max_size=30)

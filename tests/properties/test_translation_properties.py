@@ -28,7 +28,7 @@ class Pairs:
 
 
 @given(LENGTHS, st.integers(96, 600), st.integers(0, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_each_epoch_has_each_pair_once_within_the_budget(lengths, tokens, seed):
     pairs = Pairs(lengths)
     batches = TranslationBatches(pairs, tokens=tokens, step_tokens=100, seed=seed)
@@ -43,7 +43,7 @@ def test_each_epoch_has_each_pair_once_within_the_budget(lengths, tokens, seed):
 
 
 @given(LENGTHS, st.integers(1, 400), st.integers(1, 5), st.integers(0, 30))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_number_of_processes_sees_the_same_step(lengths, step_tokens, world, step):
     batches = TranslationBatches(Pairs(lengths), tokens=200, step_tokens=step_tokens, seed=1)
     alone = batches.parts(step)
@@ -60,7 +60,7 @@ def test_any_number_of_processes_sees_the_same_step(lengths, step_tokens, world,
 
 
 @given(LENGTHS, st.integers(96, 400))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_cuts_depend_on_the_widths_alone(lengths, tokens):
     sides = np.array(lengths).T
     order, cuts, runs = cut(sides, tokens)

@@ -23,7 +23,7 @@ def tokenizer(tmp_path_factory):
     return train_tokenizer(str(path), kind="wordpiece", vocab_size=60)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_an_answer_of_up_to_the_overlap_is_whole_in_a_window_and_found_there(tokenizer, data):
     words = data.draw(st.lists(st.sampled_from(WORDS), min_size=1, max_size=40))
