@@ -253,9 +253,10 @@ def test_width_64_where_blocks_of_threads_share_keys(batch, q_len, k_len, kind, 
 @pytest.mark.parametrize("masking", ["nothing", "causal", "lengths"])
 @pytest.mark.parametrize(("q_len", "k_len"), [(64, 64), (130, 300), (300, 130), (1, 200), (700, 700)])
 @pytest.mark.parametrize("kind", ["none", "clipped", "two segments", "clipped and two segments"])
-def test_width_64_with_constant_tiles_segments_or_nothing(kind, q_len, k_len, masking):
+def test_width_64_with_constant_tiles_segments_or_nothing(kind, q_len, k_len, masking, request):
     if kind == "clipped" and masking == "causal" and q_len > k_len + 4:
-        pytest.skip("all that is seen shares one number, whose gradient is zero: only rounding would be compared")
+        why = "all that is seen shares one number: its gradient cancels to the rounding of weights, more than allowed"
+        request.applymarker(pytest.mark.xfail(reason=why))
     check(kind, torch.bfloat16, 3, 4, 2, q_len, k_len, 64, **masks(3, q_len, k_len)[masking])
 
 
@@ -402,7 +403,9 @@ def test_head_widths(width, dtype):
 
 
 @pytest.mark.parametrize("masking", ["nothing", "all"])
-@pytest.mark.parametrize("kind", ["toeplitz", "low rank", "sum", "relative keys and values", "everything"])
+@pytest.mark.parametrize(
+    "kind", ["none", "toeplitz", "two segments", "low rank", "sum", "relative keys and values", "everything"]
+)
 @given(data=st.data())
 @settings(
     max_examples=40 if CUDA else 1,

@@ -26,7 +26,9 @@ from headway.bias import LowRank, RelativeKeys, RelativeValues, SegmentTable, To
 __all__ = ["forward", "why_not"]
 
 INSTALLED = find_spec("triton") is not None
-PLAIN_UP_TO = 1024
+PLAIN_UP_TO = (
+    1024  # keys: without a bias training is faster than torch's at 512 and slower at 2048 (benchmarks/results)
+)
 NEVER = 2**30  # an offset that no call has
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # kernels on CPU tensors, for tests
 
@@ -65,10 +67,10 @@ def is_faster_without_bias(request: Request) -> bool:
     costs cuDNN much, and up to PLAIN_UP_TO keys."""
     from headway.attention.triton import hopper
 
-    q, k, v, masking = request.q, request.k, request.v, request.masking
-    taken = why_not(request) is None and masking.mask is None and masking.q_documents is None
-    gains = request.dropout > 0 or k.shape[2] <= PLAIN_UP_TO
-    return request.needs_grad and taken and gains and q.stride(3) == 1 and hopper.takes(q, k, v)
+    q, k, v = request.q, request.k, request.v
+    gains = request.needs_grad and (request.dropout > 0 or k.shape[2] <= PLAIN_UP_TO)
+    taken = why_not(request) is None and _hopper_masks(request) and hopper.takes(q, k, v)
+    return gains and taken and q.stride(3) == 1
 
 
 def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
@@ -82,14 +84,15 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
     parts = values, left, right = _shared_parts(request, segment)
     rows, value_table, reach, shift = _relative_parts(request, q)
     relative = rows is not None or value_table is not None
-    by, backward_by, tables, backward_tables = _kernels(request, q, k, v, parts, relative or segment is not None)
-    turns = None
-    if segment is not None:
-        by, backward_by, tables, backward_tables, turns = _with_segments(request, segment, values)
-    exact = q.dtype != torch.float32 and by != "one tile" and _needs_rest(request, (*parts, turns))
+    steps: Tensor | None = None
+    if segment is None:
+        by, backward_by, tables, backward_tables = _kernels(request, q, k, v, parts, relative)
+    else:
+        by, backward_by, tables, backward_tables, steps = _with_segments(request, segment, values)
+    exact = q.dtype != torch.float32 and by != "one tile" and _needs_rest(request, (*parts, steps))
     noise = None if request.dropout == 0 else dropout_noise(q, k)
     output, _, weights, _ = op.fused(
-        q, k, v, values, left, right, turns, rows, reach, shift, value_table is not None,
+        q, k, v, values, left, right, steps, rows, reach, shift, value_table is not None,
         masking.mask, masking.causal, _lengths(request), masking.q_documents, masking.k_documents,
         request.scale, request.dropout, noise, _flat(request), exact, by, backward_by, tables, backward_tables,
     )  # fmt: skip
@@ -106,8 +109,7 @@ def _kernels(
     from headway.attention.triton import hopper, short
 
     values, left, right = (None if part is None else part.detach() for part in parts)
-    plain = request.masking.mask is None and request.masking.q_documents is None and not relative
-    on_hopper = plain and hopper.fits(q, k, v, values, left, right)
+    on_hopper = not relative and _hopper_masks(request) and hopper.fits(q, k, v, values, left, right)
     q_len, k_len = q.shape[2], k.shape[2]
     if not relative and short.fits(q, v, values, left, right):
         given = values is not None or left is not None
@@ -141,12 +143,10 @@ def _is_relative(request: Request, q: Tensor, k: Tensor, v: Tensor) -> bool:
 
     keys, values = _relative_terms(request)
     others = 0 if request.bias is None else len(request.bias.terms) - len(keys)
-    masking = request.masking
     return (
         len(keys) + len(values) > 0
         and not others
-        and masking.mask is None
-        and masking.q_documents is None
+        and _hopper_masks(request)
         and max(term.clip for term in (*keys, *values)) <= relative.LONGEST_REACH
         and (k.shape[2] >= relative.FEWEST_KEYS or not request.needs_grad)
         and request.scale > 0  # which keeps a masked score lowest
@@ -170,21 +170,24 @@ def _relative(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return cast("Tensor", output)
 
 
+def _hopper_masks(request: Request) -> bool:
+    """Whether the Hopper kernels take the masks: causal order and lengths."""
+    return request.masking.mask is None and request.masking.q_documents is None
+
+
 def _segment_term(request: Request, q: Tensor, k: Tensor, v: Tensor) -> SegmentTable | None:
-    """The segments of a call that the Hopper kernels take: one table of two, beside Toeplitz terms of no batch."""
+    """The segments of a call that the Hopper kernels take: one table of two, beside Toeplitz terms the batch shares."""
     from headway.attention.triton import hopper
 
     terms = () if request.bias is None else request.bias.terms
     found = [term for term in terms if isinstance(term, SegmentTable)]
     others = [term for term in terms if not isinstance(term, SegmentTable)]
-    masking = request.masking
     alone = (
         len(found) == 1
         and found[0].num_segments == 2
         and all(isinstance(term, Toeplitz) and term.batch == 1 for term in others)
         and request.value_bias is None
-        and masking.mask is None
-        and masking.q_documents is None
+        and _hopper_masks(request)
     )
     return found[0] if alone and hopper.takes(q, k, v) else None
 
@@ -198,11 +201,11 @@ def _with_segments(
     """
     from headway.attention.triton import hopper
 
-    turns = segment.table[:, :, 1] - segment.table[:, :, 0]  # (H|1, 2)
+    steps = segment.table[:, :, 1] - segment.table[:, :, 0]  # (H|1, 2)
     detached = None if values is None else values.detach()
     tables = hopper.tables(detached, None, None, request.q.shape[2], request.k.shape[2], request.needs_grad)
-    tables = [*tables, *segment_tables(turns.detach(), segment.q_segments, segment.k_segments)]
-    return "hopper", "hopper", tables, tables if request.needs_grad else [], turns
+    tables = [*tables, *segment_tables(steps.detach(), segment.q_segments, segment.k_segments)]
+    return "hopper", "hopper", tables, tables if request.needs_grad else [], steps
 
 
 def _shared_parts(request: Request, without: SegmentTable | None) -> Parts:

@@ -119,15 +119,16 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap grad_map,
     const float* lse, const float* delta,      // (B, H, Lq)
     const Numbers* table, const int* lengths,  // a matrix: of tiles whose rows are keys; (B,), or null
-    const float* steps,       // SEGMENTS: (B, H, queries), in units of log 2
-    const float* q_segments, const float* k_segments,  // (B|1, queries), (B|1, keys): 0 or 1
+    const float* steps,                        // SEGMENTS: (B, H, queries), in units of log 2
+    const float* q_segments, const float* k_segments,  // SEGMENTS: (B|1, queries), (B|1, keys), 0 or 1
     u16* dq, u16* dk, u16* dv,                 // (B, L, H, 64)
     float* sums_q,                             // (slots, H, ways, tiles of queries, 64 x 64)
     u32* counters,                             // (slots, H, ways, tiles of queries), zero
     float* sums,                               // SUMS: (slots, H, teams, WARPS, span) from offset -before - 63 on, zero
     float* sums_of_steps,                      // SEGMENTS: (slots, H, teams, WARPS, 2)
     int batch, int heads, int groups, int q_len, int k_len, int causal, int table_head, int padded, int before, int flat,
-    int q_padded, int q_segments_batch, int k_segments_batch, int span, int slots, int teams, int ways, double scale, const u32* noise, double dropout) {
+    int q_padded, int q_segments_batch, int k_segments_batch, int span, int slots, int teams, int ways, double scale,
+    const u32* noise, double dropout) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 base = (u32)__cvta_generic_to_shared(shared);
     auto barrier = [&](int which) { return base + AT_BARRIERS + 8 * which; };

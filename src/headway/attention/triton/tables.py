@@ -62,19 +62,19 @@ def in_fragments(matrix: Tensor) -> Tensor:  # (H, rows, columns) -> (H, row til
     return apart.permute(0, 1, 5, 6, 2, 4, 8, 7, 3, 9).reshape(heads, row_tiles, column_tiles, 4, 128, 8)
 
 
-def segment_tables(turns: Tensor, q_segments: Tensor, k_segments: Tensor) -> list[Tensor]:
+def segment_tables(steps: Tensor, q_segments: Tensor, k_segments: Tensor) -> list[Tensor]:
     """Of two segments: each query's step (B, H, queries) in units of log 2, to be added where the key is of segment 1;
     the segments of queries and of keys (B|1, whole blocks), as 0.0 and 1.0.
 
-    `turns` (H|1, 2) is the step of a query of segment 0, and of segment 1. A step of 1000 forbids like any larger one,
+    `steps` (H|1, 2) is the step of a query of segment 0, and of segment 1. A step of 1000 forbids like any larger one,
     and float32 still tells scores beside it apart.
     """
     of_q, of_k = (
         F.pad(ids.to(torch.float32), (0, whole_blocks(ids.shape[1]) - ids.shape[1])) for ids in (q_segments, k_segments)
     )
-    first, second = (turns.float() * LOG2E).clamp(-1000, 1000)[:, None, None].unbind(-1)  # (H|1, 1, 1)
-    steps = torch.where(of_q == 0, first, second).transpose(0, 1)  # (B|1, H|1, queries)
-    return [steps, of_q, of_k]
+    first, second = (steps.float() * LOG2E).clamp(-1000, 1000)[:, None, None].unbind(-1)  # (H|1, 1, 1)
+    of_queries = torch.where(of_q == 0, first, second).transpose(0, 1)  # (B|1, H|1, queries)
+    return [of_queries, of_q, of_k]
 
 
 def whole_blocks(length: int) -> int:
