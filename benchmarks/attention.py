@@ -101,6 +101,7 @@ CASES: dict[str, Attend] = {
     ),
     "torch, FlexAttention, learned Toeplitz": flex,
     **{name: fused(make) for name, make in BIASES.items()},
+    "headway, low rank 64": fused(BIASES["headway, low rank 64"], backend="auto"),  # long ones train on torch
     "headway, low rank 64, joined to q and k (cuDNN)": fused(BIASES["headway, low rank 64"], backend="sdpa"),
     "torch, cuDNN, causal": torch_with(SDPBackend.CUDNN_ATTENTION, causal=True),
     "headway, learned Toeplitz, causal": fused(BIASES["headway, learned Toeplitz"], causal=True),

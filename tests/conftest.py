@@ -15,6 +15,15 @@ settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
 
+@pytest.fixture(autouse=True)
+def _same_products():
+    """On a CPU without bfloat16 torch turns oneDNN off, for good, once it is asked for such a product; and later tests
+    would compare runs of two kinds."""
+    before = torch.backends.mkldnn.enabled
+    yield
+    torch.backends.mkldnn.enabled = before
+
+
 @pytest.fixture
 def build():
     """Encodings in float64, small, and random, because a zero-initialised table would hide a no-op."""

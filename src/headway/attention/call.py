@@ -39,7 +39,7 @@ SHORT = 128 * 128
 NATIVE_FROM = 16
 
 # From this many keys on, training with a low-rank bias is faster as one wider product than as two: measured on an H200
-# with rank and width 64 (benchmarks/results). Inference gains from four times as many on.
+# with rank and width 64 (benchmarks/results). Inference gains from four times as many on, where no Hopper kernel fits.
 JOINED_FROM = 2048
 
 
@@ -149,7 +149,8 @@ def _wanted(request: Request) -> dict[str, str]:
             if not (request.masking.empty or request.masking.only_causal):
                 return {"triton": "fused kernels that need no matrix for the mask", "sdpa": "torch's kernels"}
             return {"sdpa": "torch's fused kernels; there is no bias"}
-        if sdpa.widens(request) and request.k.shape[-2] >= (JOINED_FROM if request.needs_grad else 4 * JOINED_FROM):
+        joined = sdpa.widens(request) and not (triton.INSTALLED and triton.takes_factors(request))
+        if joined and request.k.shape[-2] >= (JOINED_FROM if request.needs_grad else 4 * JOINED_FROM):
             return {"sdpa": "torch's fused kernels; at this length a low-rank bias is best joined to q and k"}
         return {"triton": "fused kernels that take the bias as it is", "sdpa": "torch's kernels, a dense bias"}
     if request.needs_grad or request.q.shape[-2] < NATIVE_FROM:

@@ -101,12 +101,18 @@ def _widened(request: Request) -> Tensor:
     """scale q . k + left . right as one product: [q, left / scale] . [k, right], so that nothing n x n exists."""
     q, k, v, bias = request.q, request.k, request.v, request.bias
     assert isinstance(bias, LowRank)
-    left = (bias.left / request.scale).to(q.dtype).expand(q.shape[0], q.shape[1], -1, -1)
-    right = bias.right.to(q.dtype).expand(q.shape[0], q.shape[1], -1, -1)
     if request.groups > 1:  # each query head has a right factor of its own
         k, v = (t.repeat_interleave(request.groups, 1) for t in (k, v))
-    wide_q, wide_k = torch.cat([q, left], -1), torch.cat([k, right], -1)
+    wide_q, wide_k = _beside(q, bias.left / request.scale), _beside(k, bias.right)
     return _plain(request, wide_q, wide_k, v, request.masking.causal)
+
+
+def _beside(x: Tensor, factor: Tensor) -> Tensor:  # (B, H, L, D), (B|1, H|1, L, R) -> (B, H, L, D + R)
+    """In the layout of x, rows or heads first. torch is quick to join what is contiguous, and slow otherwise."""
+    factor = factor.to(x.dtype).expand(*x.shape[:3], -1)
+    if x.transpose(1, 2).is_contiguous():
+        return torch.cat([x.transpose(1, 2), factor.transpose(1, 2).contiguous()], -1).transpose(1, 2)
+    return torch.cat([x, factor.contiguous()], -1)
 
 
 def _flips(request: Request) -> bool:

@@ -15,6 +15,9 @@ pytestmark = [
     pytest.mark.skipif(
         not any(shutil.which(name) for name in ("g++", "c++", "clang++")), reason="no C++ compiler is installed"
     ),
+    pytest.mark.skipif(
+        torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"), reason="torch compiles it for AVX2 only"
+    ),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's compiler uses torch.jit
 ]
 

@@ -38,3 +38,18 @@ def test_a_factor_beyond_float16_forbids_and_leaves_the_rest(half):
     assert found[0, 0] < -50000
     torch.testing.assert_close(found[1], torch.tensor([0.0, 1.4427]), atol=1e-3, rtol=0)
     assert found[0, 1] == 0
+
+
+def test_gradients_of_a_toeplitz_bias_add_to_nothing():
+    """What should cancel does; what already did, and offsets that nobody sees, stay as they are."""
+    from headway.attention.triton.tables import balanced
+
+    q_len, k_len = 9, 5
+    right = torch.randn(1, 3, q_len + k_len - 1)
+    right[..., -k_len:] = 0.0  # causal order
+    right[..., 0] -= right.sum(-1)
+    torch.testing.assert_close(balanced(right, q_len, k_len), right)
+    found = balanced(right + 0.1 * (right != 0), q_len, k_len)
+    torch.testing.assert_close(found.sum(-1), torch.zeros(1, 3), rtol=0, atol=1e-5)
+    assert (found[..., -k_len:] == 0).all()
+    assert (balanced(torch.zeros(1, 3, q_len + k_len - 1), q_len, k_len) == 0).all()

@@ -20,15 +20,15 @@ from torch import Tensor
 
 from headway.attention.request import Request
 from headway.attention.triton.layout import by_eight, dropout_noise
-from headway.attention.triton.tables import Parts, bias_matrix, segment_tables
+from headway.attention.triton.tables import Parts, bias_matrix, factor_tables, segment_tables
 from headway.bias import LowRank, RelativeKeys, RelativeValues, SegmentTable, Toeplitz
 
 __all__ = ["forward", "why_not"]
 
 INSTALLED = find_spec("triton") is not None
-PLAIN_UP_TO = (
-    1024  # keys: without a bias training is faster than torch's at 512 and slower at 2048 (benchmarks/results)
-)
+# Keys: without a bias, training is faster than torch's at 512 and slower at 2048; inference is slower at 128 and faster
+# from 512 on (benchmarks/results).
+TRAINED_UP_TO, INFERRED_FROM = 1024, 512
 NEVER = 2**30  # an offset that no call has
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # kernels on CPU tensors, for tests
 
@@ -63,14 +63,26 @@ def is_one_tile(request: Request) -> bool:
 
 
 def is_faster_without_bias(request: Request) -> bool:
-    """Whether a call without a bias, for training, is faster on the Hopper kernels than on torch's: with dropout, which
-    costs cuDNN much, and up to PLAIN_UP_TO keys."""
+    """Whether a call without a bias is faster on the Hopper kernels than on torch's: with dropout, which costs cuDNN
+    much, in training up to TRAINED_UP_TO keys, and otherwise from INFERRED_FROM queries and keys on."""
     from headway.attention.triton import hopper
 
     q, k, v = request.q, request.k, request.v
-    gains = request.needs_grad and (request.dropout > 0 or k.shape[2] <= PLAIN_UP_TO)
+    inferred = not request.needs_grad and min(q.shape[2], k.shape[2]) >= INFERRED_FROM
+    trained = request.needs_grad and (request.dropout > 0 or k.shape[2] <= TRAINED_UP_TO)
+    gains = inferred or trained
     taken = why_not(request) is None and _hopper_masks(request) and hopper.takes(q, k, v)
     return gains and taken and q.stride(3) == 1
+
+
+def takes_factors(request: Request) -> bool:
+    """Whether the Hopper kernels take a low-rank bias at any length: that of a call that needs no gradient."""
+    from headway.attention.triton import hopper
+
+    bias, masked = request.bias, not _hopper_masks(request)
+    if not isinstance(bias, LowRank) or masked or request.needs_grad or why_not(request) is not None:
+        return False
+    return hopper.fits(request.q, request.k, request.v, None, bias.left, bias.right) and request.scale != 0
 
 
 def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
@@ -111,15 +123,19 @@ def _kernels(
     values, left, right = (None if part is None else part.detach() for part in parts)
     on_hopper = not relative and _hopper_masks(request) and hopper.fits(q, k, v, values, left, right)
     q_len, k_len = q.shape[2], k.shape[2]
-    if not relative and short.fits(q, v, values, left, right):
+    learns_factors = left is not None and request.needs_grad
+    if not relative and short.fits(q, v, values, left, right) and not (on_hopper and learns_factors):
         given = values is not None or left is not None
         ahead = [bias_matrix(values, left, right, k_len, q.dtype != torch.float32)] if given else []
         if on_hopper and left is None and parts[0] is not None and parts[0].requires_grad and request.needs_grad:
             return "one tile", "hopper", ahead, hopper.tables(values, None, None, q_len, k_len, True)
         return "one tile", "one tile", ahead, [t.mT.contiguous() for t in ahead] if request.needs_grad else []
-    if on_hopper:
+    if on_hopper and (left is None or hopper.few_scores(q, k)):
         tables = hopper.tables(values, left, right, q_len, k_len, request.needs_grad)
         return "hopper", "hopper", tables, tables if request.needs_grad else []
+    if on_hopper and left is not None and right is not None and not request.needs_grad and request.scale != 0:
+        tables = [*hopper.tables(values, None, None, q_len, k_len, False), *factor_tables(left, right, request.scale)]
+        return "hopper", "hopper", tables, []
     return "triton", "triton", [], []
 
 

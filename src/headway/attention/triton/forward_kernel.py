@@ -122,7 +122,11 @@ def forward_kernel(
                 far_left, far_right = far_left * shrink + to_left, far_right * shrink + to_right
             v_tile = load_rows(v_ptr, offs_k, offs_v, k_len, v_stride, V_WIDTH, WHOLE, checked == 1)
             acc = acc * shrink[:, None]
-            acc = tl.dot(p.to(v_tile.dtype), v_tile, acc, input_precision=PRECISION)
+            rounded = p.to(v_tile.dtype)
+            acc = tl.dot(rounded, v_tile, acc, input_precision=PRECISION)
+            if REST:  # gradients that nearly cancel must not see how weights were rounded
+                lost = (p - rounded.to(tl.float32)).to(v_tile.dtype)
+                acc = tl.dot(lost, v_tile, acc, input_precision=PRECISION)
             top = new_top
     seen = total > 0
     total = tl.where(seen, total, 1.0)
@@ -130,10 +134,10 @@ def forward_kernel(
     lse = tl.where(seen, top + tl.log2(total), float("inf"))
     out_at = ((b * q_len + offs_q) * heads + h)[:, None] * V_WIDTH + offs_v[None, :]  # (B, Lq, H, Dv)
     in_out = (offs_q[:, None] < q_len) & (offs_v[None, :] < V_WIDTH)
-    rounded = acc.to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + out_at, rounded, mask=in_out)
+    stored = acc.to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + out_at, stored, mask=in_out)
     if REST:
-        tl.store(rest_ptr + out_at, (acc - rounded.to(tl.float32)).to(rest_ptr.dtype.element_ty), mask=in_out)
+        tl.store(rest_ptr + out_at, (acc - stored.to(tl.float32)).to(rest_ptr.dtype.element_ty), mask=in_out)
     tl.store(lse_ptr + pair * q_len + offs_q, lse, mask=offs_q < q_len)
     if WEIGHTS:
         # The weight of each offset within reach is one score: made again, now that the denominators are known.

@@ -54,6 +54,15 @@ __device__ __forceinline__ void multiply(float (&d)[32], u32 a, u32 b) {
                      : ALL32("+f", d) : "r"(a + 2 * step), "r"(b + 2 * step));
 }
 
+// d += a b^T in the same way, of tiles in float16 whatever the type of the call.
+__device__ __forceinline__ void add_product_of_float16(float (&d)[32], u32 a, u32 b) {
+#pragma unroll
+    for (int step = 0; step < 4; step++)
+        asm volatile("{\n" DESCRIBE2 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " NUMBERS32
+                     ", a, b, 1, 1, 1, 0, 0;\n}\n"
+                     : ALL32("+f", d) : "r"(a + 2 * step), "r"(b + 2 * step));
+}
+
 // d (64 x 64) += a (64 x 16) b (16 x 64): a in registers, b in shared memory with its 64 columns side by side.
 __device__ __forceinline__ void multiply_from_registers(float (&d)[32], const u32 (&a)[4], u32 b) {
     asm volatile(
@@ -142,34 +151,6 @@ struct Dropout {
     }
 };
 __device__ __forceinline__ uint2 noise_pair(const u32* at) { return __ldg((const uint2*)at); }
-
-// Once the highest score of a thread's two rows is known: if it is far above `top`, which weights are measured from, top
-// rises and what was summed shrinks. Weights up to 2^8 do no harm, so that this is rare. Whether it did is the same for
-// all threads of a warp.
-__device__ __forceinline__ bool rise(float (&highest)[2], float (&top)[2], float (&shrink)[2], float (&acc)[32]) {
-    const float none = -__int_as_float(0x7f800000);
-    bool grown = false;
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        shrink[r] = 1.0f;
-        highest[r] = fmaxf(highest[r], __shfl_xor_sync(0xffffffff, highest[r], 1));
-        highest[r] = fmaxf(highest[r], __shfl_xor_sync(0xffffffff, highest[r], 2));
-        grown |= highest[r] > top[r] + 8.0f;
-    }
-    if (!__any_sync(0xffffffff, grown)) return false;
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        const float higher = fmaxf(top[r], highest[r]);
-        if (higher != none) shrink[r] = exp2_fast(top[r] - higher);
-        top[r] = higher;
-#pragma unroll
-        for (int n = 0; n < 8; n++) {
-            acc[4 * n + 2 * r] *= shrink[r];
-            acc[4 * n + 2 * r + 1] *= shrink[r];
-        }
-    }
-    return true;
-}
 
 __device__ __forceinline__ float2 unpack_float16(u32 both) {
     float2 apart;

@@ -18,14 +18,23 @@ WARPS = 8  # that compute, of a block
 BIAS_BYTES = {"nothing": 0, "table": 2 * 208 * 4, "matrix": 2 * TILE_BYTES}  # of a tile of 128 x 64
 PROGRAMS = 3  # for each multiprocessor, of kernels that go over the batch
 MOST_SCORES = 2**24  # of all heads: a bias with a low-rank term becomes a matrix, which should stay in the L2 cache
+FEW_QUERIES = 4096  # of all sequences: errors of their weights do not average out, and exact ones cost little
 FEW_TILES = 512  # of 64 queries: up to here, two sequences have gradients of q on their way at a time
 
 
 def fits(q: Tensor, k: Tensor, v: Tensor, *parts: Tensor | None) -> bool:
-    """Whether the kernels take a call whose bias has these parts: values, left, right. The batch must share them."""
+    """Whether the kernels take a call whose bias has these parts: values, left, right. The batch must share them.
+
+    A low-rank bias with many scores is taken as its factors, and then not by the backward kernels.
+    """
     shared = all(part is None or part.shape[0] == 1 for part in parts)
-    small = parts[1] is None or q.shape[1] * q.shape[2] * k.shape[2] <= MOST_SCORES
-    return shared and small and takes(q, k, v)
+    left = parts[1]
+    return shared and (left is None or few_scores(q, k) or left.shape[3] <= TILE) and takes(q, k, v)
+
+
+def few_scores(q: Tensor, k: Tensor) -> bool:
+    """Whether a low-rank bias becomes a matrix."""
+    return q.shape[1] * q.shape[2] * k.shape[2] <= MOST_SCORES
 
 
 def takes(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -69,6 +78,9 @@ class Hopper:
     def __init__(self, call: Call, tables: list[Tensor], flat: int, segments: bool, learned: bool = False) -> None:
         self.call, self.flat, self.segments = call, flat, segments
         self.tables, ids = (tables[:-3], tables[-3:]) if segments else (tables, [])
+        self.factors: list[Tensor] = []
+        if call.left is not None and not few_scores(call.q, call.k):
+            self.tables, self.factors = tables[:-2], tables[-2:]
         batch, heads = call.q.shape[:2]
         self.ids = [ids[0].expand(batch, heads, -1).contiguous(), *ids[1:]] if segments else [None, None, None]
         self.id_steps = [0 if t is None or t.shape[0] == 1 else t.stride(0) for t in self.ids[1:]]
@@ -76,13 +88,16 @@ class Hopper:
         self.first, self.last = whole_blocks(call.q.shape[2]), whole_blocks(call.k.shape[2])
         self.causal = int(call.mask_flags["CAUSAL"])
         self.sums = learned and call.left is None
-        self.kind = "nothing" if not self.tables else ("table" if call.left is None else "matrix")
+        self.kind = "nothing"
+        if self.tables:
+            self.kind = "table" if call.left is None or self.factors else "matrix"
         self.bias_bytes = BIAS_BYTES[self.kind]
         given = {
             "-DDROPOUT": call.dropout > 0,
             "-DMATRIX": self.kind == "matrix",
             "-DPLAIN": self.kind == "nothing",
             "-DSEGMENTS": segments,
+            "-DFACTORS": bool(self.factors),
             "-DSUMS": self.sums,
         }
         self.flags = [flag for flag, is_given in given.items() if is_given]
@@ -91,9 +106,9 @@ class Hopper:
         """A table, the stride of its heads, and two numbers that say where in it a tile begins."""
         if not self.tables:
             return None, 0, 0, 0
-        table = self.tables[1 if keys_first and self.call.left is not None else 0]
+        table = self.tables[1 if keys_first and self.kind == "matrix" else 0]
         of_head = 0 if table.shape[0] == 1 else table.stride(0)
-        if self.call.left is None:
+        if self.kind == "table":
             return table, of_head, self.first + self.last + 16, self.first
         return table, of_head // 8, (self.first if keys_first else self.last) // TILE, 0
 
@@ -118,14 +133,19 @@ class Hopper:
 
     def forward(self, out: Tensor, rest: Tensor | None, lse: Tensor) -> None:  # all written
         q, k, v = self.q, self.k, self.v
-        stages = 3 if self.kind == "matrix" else 4
-        numbers = (1 + self.segments) * TILE * 4 + self.bias_bytes
+        factored = bool(self.factors)
+        stages = 3 if factored or self.kind == "matrix" else 4
+        left, right = self.factors or (q, k)  # of which maps are made, and not read
         table, *where = self._bias()
+        if rest is not None and q.shape[0] * q.shape[2] <= FEW_QUERIES:
+            self.flags.append("-DEXACT")
         self._run(
             "forward", (q.shape[0] * self.first // BLOCK, q.shape[1]), 2 * BLOCK,
-            (1 + stages) * 2 * TILE_BYTES + stages * numbers + 128,
-            *(cuda.tensor_map(t) for t in (q, k, v)), table, self.call.lengths, self.ids[0], self.ids[2],
-            out, rest, lse, *self._sizes(), *where, self.first, self.id_steps[1],
+            (1 + factored) * 2 * TILE_BYTES + stages * (2 + factored) * TILE_BYTES
+            + stages * ((1 + self.segments) * TILE * 4 + self.bias_bytes) + 128,
+            *(cuda.tensor_map(t) for t in (q, k, v, left, right)), None, None, table, self.call.lengths,
+            self.ids[0], self.ids[2], out, rest, lse, *self._sizes(), *where, self.first, self.id_steps[1],
+            left.shape[1], right.shape[1], 0,
         )  # fmt: skip
 
     def backward(
@@ -202,7 +222,7 @@ def tables(
     values: Tensor | None, left: Tensor | None, right: Tensor | None, q_len: int, k_len: int, needs_grad: bool
 ) -> list[Tensor]:
     """What the kernels read of the bias: a Toeplitz table; or a matrix in fragments, and for the backward pass those of
-    its transpose and the matrix itself; nothing of nothing."""
+    its transpose and the matrix itself; nothing of nothing. See `factor_tables` for a low-rank bias of many scores."""
     if left is None and values is None:
         return []
     if left is None and values is not None:

@@ -7,21 +7,39 @@
 // only if they come out too large does top rise, and the tile is weighed again. So most tiles need no maximum.
 //
 // SEGMENTS: beside the bias, a step for each query, to be added where the key is of segment 1.
+// FACTORS: beside the bias, a low-rank one: a vector of 64 for each query and each key, whose product is added.
+// EXACT: what rounding takes from the weights joins the output too, so that gradients which nearly cancel do not see it.
+// KEYS, VALUES: relative keys, relative values (hopper_relative.cuh), for the place of each key seen from each query.
 
 #include "hopper.cuh"
 #include "hopper_pipes.cuh"
 #include "hopper_bias.cuh"
-
-// How many tiles are in shared memory, and how many are asked for beyond the current one. Those of a matrix are large.
-#ifdef MATRIX
-constexpr int STAGES = 3, AHEAD = 1;
+#ifdef FACTORS
+constexpr bool FACTORED = true;
 #else
-constexpr int STAGES = 4, AHEAD = 2;
+constexpr bool FACTORED = false;
 #endif
+#if defined(KEYS) || defined(VALUES)
+#define RELATIVE
+#include "hopper_relative.cuh"
+constexpr int PLACES_BYTES = TILE * STRIDE * 2;
+constexpr int TABLES = 2;  // of keys and of values
+constexpr bool WIDE = REACH > 16;
+#else
+constexpr int PLACES_BYTES = 0, TABLES = 0;
+constexpr bool WIDE = FACTORED || BIAS_BYTES > TILE_BYTES;
+#endif
+
+// How many tiles are in shared memory, and how many are asked for beyond the current one: fewer, if more lies there.
+constexpr int STAGES = WIDE ? 3 : 4, AHEAD = WIDE ? 1 : 2;
 constexpr int WARPS = 8;
-constexpr int AT_QUERIES = 0;                                  // a tile for each group
-constexpr int AT_KEYS = 2 * TILE_BYTES;                        // (STAGES, k and v)
-constexpr int AT_NUMBERS = AT_KEYS + STAGES * 2 * TILE_BYTES;  // (STAGES,): noise of the keys, their segments, the bias
+constexpr int KEY_BYTES = (2 + FACTORED) * TILE_BYTES;  // k, v, and the factors of keys
+constexpr int AT_QUERIES = 0;                           // a tile for each group
+constexpr int AT_FACTORS = 2 * TILE_BYTES;              // of the queries
+constexpr int AT_TABLES = AT_FACTORS + FACTORED * 2 * TILE_BYTES;
+constexpr int AT_KEYS = AT_TABLES + TABLES * TILE_BYTES;  // (STAGES,)
+constexpr int AT_PLACES = AT_KEYS + STAGES * KEY_BYTES;   // (2, 64, STRIDE): scores of the table, then weights in place
+constexpr int AT_NUMBERS = AT_PLACES + 2 * PLACES_BYTES;  // (STAGES,): noise of the keys, their segments, the bias
 constexpr int OF_SEGMENTS = TILE * 4;
 constexpr int OF_BIAS = OF_SEGMENTS + SEGMENTED * TILE * 4;
 constexpr int NUMBERS_BYTES = OF_BIAS + BIAS_BYTES;
@@ -35,7 +53,8 @@ constexpr float ABOVE = 0.0f, MOST = 16384.0f;
 #endif
 
 // Where scores of a thread's two rows are above `top`, it rises to where weights are small; what was summed shrinks.
-__device__ __forceinline__ void rise_above(const float (&s)[32], float (&top)[2], float (&total)[2], float (&acc)[32]) {
+__device__ __forceinline__ void rise_above(
+    const float (&s)[32], float (&top)[2], float (&total)[2], float (&acc)[32], float (&shrink)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float highest = s[2 * r];
@@ -45,13 +64,13 @@ __device__ __forceinline__ void rise_above(const float (&s)[32], float (&top)[2]
         highest = fmaxf(highest, __shfl_xor_sync(0xffffffff, highest, 1));
         highest = fmaxf(highest, __shfl_xor_sync(0xffffffff, highest, 2));
         const float higher = highest > top[r] ? highest + ABOVE : top[r];
-        const float shrink = higher == top[r] ? 1.0f : exp2_fast(top[r] - higher);
+        shrink[r] = higher == top[r] ? 1.0f : exp2_fast(top[r] - higher);
         top[r] = higher;
-        total[r] *= shrink;
+        total[r] *= shrink[r];
 #pragma unroll
         for (int n = 0; n < 8; n++) {
-            acc[4 * n + 2 * r] *= shrink;
-            acc[4 * n + 2 * r + 1] *= shrink;
+            acc[4 * n + 2 * r] *= shrink[r];
+            acc[4 * n + 2 * r + 1] *= shrink[r];
         }
     }
 }
@@ -59,17 +78,22 @@ __device__ __forceinline__ void rise_above(const float (&s)[32], float (&top)[2]
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
     const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
     const __grid_constant__ TensorMap v_map,
-    const Numbers* table,                         // of tiles whose rows are queries
-    const int* lengths,                           // (B,), or null
-    const float* steps, const float* k_segments,  // SEGMENTS: (B, H, queries), in units of log 2; (B|1, keys), 0 or 1
+    const __grid_constant__ TensorMap left_map, const __grid_constant__ TensorMap right_map,  // FACTORS, in float16
+    const u16* key_table, const u16* value_table,  // KEYS, VALUES: (H, 64, 64), that of keys scaled
+    const Numbers* table,                          // of tiles whose rows are queries
+    const int* lengths,                            // (B,), or null
+    const float* steps, const float* k_segments,   // SEGMENTS: (B, H, queries), in units of log 2; (B|1, keys), 0 or 1
     u16* out, u16* rest, float* lse,  // (B, Lq, H, 64), twice: the output, and what rounding took or null; (B, H, Lq)
     int heads, int groups, int q_len, int k_len, int causal, int table_head, int padded, int before,
-    int q_padded, int segments_batch, double scale, const u32* noise, double dropout) {
+    int q_padded, int segments_batch, int left_heads, int right_heads, int begin,
+    double scale, const u32* noise, double dropout) {
     extern __shared__ __align__(1024) unsigned char shared[];
     if (threadIdx.x == 0) {
         expect(q_map);
         expect(k_map);
         expect(v_map);
+        if (FACTORED) expect(left_map);
+        if (FACTORED) expect(right_map);
     }
     const u32 base = (u32)__cvta_generic_to_shared(shared);
     auto barrier = [&](int which) { return base + AT_BARRIERS + 8 * which; };
@@ -91,11 +115,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
 
     auto load_keys = [&](int tile) {
         const int stage = tile % STAGES;
-        const u32 keys = base + AT_KEYS + stage * 2 * TILE_BYTES, full = barrier(KEYS_IN + stage);
+        const u32 keys = base + AT_KEYS + stage * KEY_BYTES, full = barrier(KEYS_IN + stage);
         const u32 numbers = base + AT_NUMBERS + stage * NUMBERS_BYTES;
-        arrive_and_expect(full, 2 * TILE_BYTES + BIAS_BYTES + (NOISY + SEGMENTED) * TILE * 4);
+        arrive_and_expect(full, KEY_BYTES + BIAS_BYTES + (NOISY + SEGMENTED) * TILE * 4);
         fetch_tile(keys, k_map, tile * TILE, head_of_keys, b, full);
         fetch_tile(keys + TILE_BYTES, v_map, tile * TILE, head_of_keys, b, full);
+        if (FACTORED) fetch_tile(keys + 2 * TILE_BYTES, right_map, tile * TILE, min(head, right_heads - 1), 0, full);
         BiasOfRows(table + (long long)head * table_head, block_q, tile, padded, before).fetch_to(numbers + OF_BIAS, full);
         if (NOISY) fetch(numbers, drop.of_keys + tile * TILE, TILE * 4, full);
         if (SEGMENTED) fetch(numbers + OF_SEGMENTS, k_segments + (long long)b * segments_batch + tile * TILE, TILE * 4, full);
@@ -107,11 +132,20 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
         }
         barrier_init(barrier(QUERIES_IN), 1);
         barriers_made();
-        arrive_and_expect(barrier(QUERIES_IN), 2 * TILE_BYTES);
-        for (int i = 0; i < 2; i++)
-            fetch_tile(base + AT_QUERIES + i * TILE_BYTES, q_map, block_q + i * TILE, head, b, barrier(QUERIES_IN));
+        arrive_and_expect(barrier(QUERIES_IN), (1 + FACTORED) * 2 * TILE_BYTES);
+        for (int i = 0; i < 2; i++) {
+            const u32 to = base + i * TILE_BYTES, row = block_q + i * TILE;
+            fetch_tile(to + AT_QUERIES, q_map, row, head, b, barrier(QUERIES_IN));
+            if (FACTORED) fetch_tile(to + AT_FACTORS, left_map, row, min(head, left_heads - 1), 0, barrier(QUERIES_IN));
+        }
         if (loaded > 0) load_keys(0);
     }
+#ifdef RELATIVE
+    const u16* of_group = group ? value_table : key_table;
+    if (of_group) load_tile(base + AT_TABLES + group * TILE_BYTES, of_group + head * TILE * TILE, TILE, 0, TILE);
+    asm volatile("cp.async.wait_all;\n" ::: "memory");
+    publish();
+#endif
     __syncthreads();
     if (lane == 0 && 0 < which && which <= AHEAD && which < loaded) load_keys(which);
 
@@ -130,17 +164,39 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
 
     wait(barrier(QUERIES_IN), 0);
     const u32 q_is = describe(base + AT_QUERIES + group * TILE_BYTES);
+#ifdef RELATIVE
+    const Rows rows(thread, start_q, begin);
+    u16* in_places = (u16*)(shared + AT_PLACES + group * PLACES_BYTES);
+    float left[2] = {0.0f, 0.0f}, right[2] = {0.0f, 0.0f};
+    Ends far;
+#endif
+#ifdef KEYS
+    {
+        float of_table[32];
+        whole_product(of_table, base + AT_QUERIES + group * TILE_BYTES, base + AT_TABLES);
+        rows.fill(in_places, of_table, 1.4426950408889634f);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            left[r] = number(in_places[rows.at[r] + LEFT]);
+            right[r] = number(in_places[rows.at[r] + RIGHT]);
+        }
+    }
+#endif
     if (tiles > 0) {  // that the last wait is in here, too, lets the compiler keep products in flight
         for (int tile = 0; tile < tiles; tile++) {
             const int stage = tile % STAGES;
             wait(barrier(KEYS_IN + stage), tile / STAGES & 1);
-            const u32 keys = base + AT_KEYS + stage * 2 * TILE_BYTES;
+            const u32 keys = base + AT_KEYS + stage * KEY_BYTES;
             const unsigned char* numbers = shared + AT_NUMBERS + stage * NUMBERS_BYTES;
 
             float s[32];
             products_begin();
             const u32 k_is = describe(keys), v_is = describe(keys + TILE_BYTES);
             multiply(s, q_is, k_is);
+#ifdef FACTORS
+            add_product_of_float16(
+                s, describe(base + AT_FACTORS + group * TILE_BYTES), describe(keys + 2 * TILE_BYTES));
+#endif
             products_sent();
             const int later = tile + AHEAD;  // which takes the place of a tile that is long read
             if (tile > 0 && later < loaded && which == tile % WARPS) {
@@ -154,27 +210,43 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
             pin(acc);
             if (lane == 0 && tile > 0) arrive(barrier(KEYS_OUT + (tile - 1) % STAGES));
 
+            auto add_to_scores = [&](auto number_at) {
 #pragma unroll
-            for (int n = 0; n < 8; n++) {
+                for (int n = 0; n < 8; n++) {
 #pragma unroll
-                for (int r = 0; r < 2; r++) {
-                    const int i = 4 * n + 2 * r;
-                    const float2 add = bias.at(n, r);
-                    s[i] = fmaf(s[i], factor, add.x);
-                    s[i + 1] = fmaf(s[i + 1], factor, add.y);
+                    for (int r = 0; r < 2; r++) {
+                        const int i = 4 * n + 2 * r;
+                        const float2 add = number_at(n, r);
+                        s[i] = fmaf(s[i], factor, add.x);
+                        s[i + 1] = fmaf(s[i + 1], factor, add.y);
 #ifdef SEGMENTS
-                    const float2 segment = ((const float2*)(numbers + OF_SEGMENTS))[4 * n + pair];
-                    s[i] = fmaf(step[r], segment.x, s[i]);
-                    s[i + 1] = fmaf(step[r], segment.y, s[i + 1]);
+                        const float2 segment = ((const float2*)(numbers + OF_SEGMENTS))[4 * n + pair];
+                        s[i] = fmaf(step[r], segment.x, s[i]);
+                        s[i + 1] = fmaf(step[r], segment.y, s[i + 1]);
 #endif
+                    }
                 }
+            };
+#ifdef RELATIVE
+            const int first_offset = tile * TILE - (start_q + 16 * warp + 15) - begin;  // of this warp's rows
+            const int side = side_of(first_offset, first_offset + 78);
+#endif
+#ifdef KEYS
+            if (side == 0) {
+                add_to_scores([&](int n, int r) { return rows.pair(in_places, r, rows.place[r] + tile * TILE + 8 * n); });
+            } else {
+                const float end[2] = {side < 0 ? left[0] : right[0], side < 0 ? left[1] : right[1]};
+                add_to_scores([&](int n, int r) { return make_float2(end[r], end[r]); });
             }
+#else
+            add_to_scores([&](int n, int r) { return bias.at(n, r); });
+#endif
             if (checked) keep(s, none, [&](int r, int column) { return tile * TILE + column < limit[r]; });
 
-            u32 weights[16];
-            float of_tile[2];
+            u32 weights[16], lost[16];  // and what rounding takes from them
+            float of_tile[2], kept[2];  // sums of weights, and of those that are not dropped
             auto weigh = [&](const float (&from)[2]) {
-                of_tile[0] = of_tile[1] = 0.0f;
+                of_tile[0] = of_tile[1] = kept[0] = kept[1] = 0.0f;
 #pragma unroll
                 for (int n = 0; n < 8; n++) {
 #pragma unroll
@@ -185,27 +257,93 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
 #ifdef DROPOUT
                         const uint2 of_keys = ((const uint2*)numbers)[4 * n + pair];
                         const bool drop0 = drop.drops(row_noise[r], of_keys.x), drop1 = drop.drops(row_noise[r], of_keys.y);
-                        weights[2 * n + r] = pack(drop0 ? 0.0f : p0, drop1 ? 0.0f : p1);
+                        const float kept0 = drop0 ? 0.0f : p0, kept1 = drop1 ? 0.0f : p1;
+                        kept[r] += kept0 + kept1;
 #else
-                        weights[2 * n + r] = pack(p0, p1);
+                        const float kept0 = p0, kept1 = p1;
+#endif
+                        weights[2 * n + r] = pack(kept0, kept1);
+#ifdef EXACT
+                        const float2 rounded = unpack(weights[2 * n + r]);
+                        lost[2 * n + r] = pack(kept0 - rounded.x, kept1 - rounded.y);
 #endif
                     }
                 }
             };
             if (tile > 0) weigh(top);
             if (tile == 0 || __any_sync(0xffffffff, !(of_tile[0] < MOST && of_tile[1] < MOST))) {  // or not a number
-                rise_above(s, top, total, acc);
+                float shrink[2];
+                rise_above(s, top, total, acc, shrink);
+#ifdef VALUES
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    far.left[r] *= shrink[r];
+                    far.right[r] *= shrink[r];
+                    if (tile > 0) rows.shrink(in_places, r, shrink[r], tile * TILE);
+                }
+#endif
                 const float from[2] = {top[0] == none ? 0.0f : top[0], top[1] == none ? 0.0f : top[1]};
                 weigh(from);
             }
             total[0] += of_tile[0];
             total[1] += of_tile[1];
+#ifdef VALUES
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                if (side != 0) (side < 0 ? far.left[r] : far.right[r]) += NOISY ? kept[r] : of_tile[r];
+            }
+            if (side == 0) {
+#pragma unroll
+                for (int n = 0; n < 8; n++) {
+#pragma unroll
+                    for (int r = 0; r < 2; r++) {
+                        const int x = rows.place[r] + tile * TILE + 8 * n;
+                        const float2 both = unpack(weights[2 * n + r]);
+                        far.add(r, x, both.x, both.y);
+                        rows.put(in_places, r, x, weights[2 * n + r]);
+                    }
+                }
+            }
+#endif
             products_begin();
             multiply_tile(acc, weights, v_is);
+#ifdef EXACT
+            multiply_tile(acc, lost, v_is);
+#endif
             products_sent();
         }
         products_done();
         pin(acc);
+#ifdef VALUES
+#ifndef BFLOAT16
+#pragma unroll
+        for (int r = 0; r < 2; r++) {  // sums at the ends must fit into float16
+            float sum = total[r] + __shfl_xor_sync(0xffffffff, total[r], 1);
+            sum += __shfl_xor_sync(0xffffffff, sum, 2);
+            const float steps_up = sum > MOST ? ceilf(log2f(sum / MOST)) : 0.0f, shrink = exp2_fast(-steps_up);
+            if (!__any_sync(0xffffffff, steps_up > 0.0f)) continue;
+            top[r] += steps_up;
+            total[r] *= shrink;
+            far.left[r] *= shrink;
+            far.right[r] *= shrink;
+            rows.shrink(in_places, r, shrink, tiles * TILE);
+#pragma unroll
+            for (int n = 0; n < 8; n++) {
+                acc[4 * n + 2 * r] *= shrink;
+                acc[4 * n + 2 * r + 1] *= shrink;
+            }
+        }
+#endif
+        u32 a[STEPS][4];
+        collect(a, rows, in_places, far, start_q + 16 * warp + begin, tiles * TILE);
+        products_begin();
+        const u32 values_is = describe(base + AT_TABLES + TILE_BYTES);
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) multiply_from_registers(acc, a[step], values_is + step * (2048 >> 4));
+        products_sent();
+        products_done();
+        pin(acc);
+#endif
     }
     keep_output(out, rest, lse, acc, top, total, drop.unit, b, head, heads, row0, q_len);
 }

@@ -12,7 +12,7 @@ from torch import Tensor
 from headway.attention.triton import backward_kernels, forward_kernel, hopper, short
 from headway.attention.triton.arguments import Call
 from headway.attention.triton.layout import by_eight, rows_first, strides, summed_groups
-from headway.attention.triton.tables import Parts, of_parts
+from headway.attention.triton.tables import Parts, balanced, of_parts
 
 DIAGONAL_PROGRAMS = 4  # for each multiprocessor
 
@@ -164,6 +164,8 @@ def _shaped(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Sum what was shared; empty where there is nothing (an operator may not return one tensor twice)."""
     dq, dk, dv, *of_bias = grads
+    if of_bias[0] is not None and call.q.shape[2] > call.k.shape[2]:
+        of_bias[0] = balanced(of_bias[0], call.q.shape[2], call.k.shape[2])
     groups = call.q.shape[1] // call.k.shape[1]
     if groups > 1:
         dk, dv = (summed_groups(t, groups) for t in (dk, dv))

@@ -11,11 +11,11 @@ import torch
 import triton
 from torch import Tensor
 
-from headway.attention.triton import backward_kernels, hopper
+from headway.attention.triton import backward_kernels, cuda, hopper
 from headway.attention.triton.hopper import TILE_BYTES
 from headway.attention.triton.layout import rows_first, strides, summed_groups
 from headway.attention.triton.op import no_second
-from headway.attention.triton.tables import TILE
+from headway.attention.triton.tables import BLOCK, TILE
 
 LEAD = 2  # places before that of the leftmost offset
 LONGEST_REACH = (TILE - 2 * LEAD - 1) // 2
@@ -26,7 +26,7 @@ FEWEST_KEYS = 16
 
 
 def _stride(reach: int) -> int:
-    """From one query's numbers to the next one's, as hopper_relative.cu has it."""
+    """From one query's numbers to the next one's, as hopper_relative.cuh has it."""
     return (2 * reach + 12) // 16 * 16 + 9
 
 
@@ -56,10 +56,13 @@ def fused_relative(
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
     q, k, v = hopper.aligned(q, k, v)
     call = _Call(q, k, key_places, value_places, reach, begin, causal, lengths, scale, dropout, noise)
-    shared = 6 * TILE_BYTES + 256 * _count(reach) + 2 * TILE * _stride(reach)
+    *sizes, begin = call.sizes
+    stages = 3 if reach > 16 else 4
+    shared = (4 + 2 * stages) * TILE_BYTES + 4 * TILE * _stride(reach) + stages * TILE * 4 + 128
     call.run(
-        "forward", shared, call.programs, q, k, v, *call.tables, call.lengths, out, lse,
-        *strides(q, k, v), q.shape[0], *call.sizes,
+        "forward", shared, (q.shape[0] * triton.cdiv(q.shape[2], BLOCK), q.shape[1]),
+        *(cuda.tensor_map(t) for t in (q, k, v, q, k)), *call.tables, None, call.lengths, None, None, out, None, lse,
+        *sizes, 0, 0, 0, 0, 0, 0, 0, begin,
     )  # fmt: skip
     return out, lse
 
@@ -102,12 +105,12 @@ def fused_relative_backward(
     ]
     ends = q.new_empty(batch, heads, 2, 3, q_len, dtype=torch.float32)
     call.run(
-        "query", 8 * TILE_BYTES + 4 * TILE * _stride(reach), call.programs,
+        "query", 8 * TILE_BYTES + 4 * TILE * _stride(reach), (call.programs, 1),
         q, k, v, grad, *call.tables, call.lengths, lse, delta, dq, *of_places, *looked_up, ends,
         *strides(q, k, v, grad), batch, *call.sizes,
     )  # fmt: skip
     call.run(
-        "key", 6 * TILE_BYTES + 24 * TILE + 8 * TILE * _stride(reach), triton.cdiv(k_len, TILE) * batch * heads,
+        "key", 6 * TILE_BYTES + 24 * TILE + 8 * TILE * _stride(reach), (triton.cdiv(k_len, TILE) * batch * heads, 1),
         q, k, v, grad, call.lengths, lse, delta, *looked_up, ends, dk, dv, *strides(q, k, v, grad), *call.sizes,
     )  # fmt: skip
     groups = heads // k.shape[1]
@@ -148,12 +151,12 @@ class _Call:
         items = q.shape[0] * triton.cdiv(q.shape[2], TILE)
         self.programs = q.shape[1] * max(1, min(PROGRAMS * multiprocessors // q.shape[1], items))
 
-    def run(self, name: str, shared_bytes: int, blocks: int, *arguments: Tensor | int | float | None) -> None:
+    def run(self, name: str, shared_bytes: int, blocks: tuple[int, int], *arguments: cuda.Argument) -> None:
+        forward = name == "forward"
+        file, flags = ("hopper_forward.cu", ["-DPLAIN"]) if forward else ("hopper_relative.cu", [])
         with torch.cuda.device(self.q.device):
-            run = hopper.kernel(
-                "hopper_relative.cu", name, shared_bytes, self.q.device.index, self.q.dtype, *self.flags
-            )
-            run((blocks, 1), 128, *arguments, *self.last)
+            run = hopper.kernel(file, name, shared_bytes, self.q.device.index, self.q.dtype, *self.flags, *flags)
+            run(blocks, 2 * BLOCK if forward else BLOCK, *arguments, *self.last)
 
 
 def in_places(table: Tensor) -> Tensor:  # (H, 2 * reach + 1, 64) -> (H, 64, 64)

@@ -49,6 +49,12 @@ def toeplitz_table(values: Tensor, q_len: int, k_len: int) -> Tensor:  # (1, H|1
     return padded.unfold(-1, first + last + 16, 1).contiguous()
 
 
+def factor_tables(left: Tensor, right: Tensor, scale: float) -> list[Tensor]:  # (1, H|1, L, R) -> (1, H|1, L, 64)
+    """The factors of a low-rank bias in float16, padded to the width of a tile; their product joins q . k."""
+    factors = left.float() / scale, right.float()
+    return [F.pad(t.clamp(-LARGEST, LARGEST).half(), (0, TILE - t.shape[3])).contiguous() for t in factors]
+
+
 def in_fragments(matrix: Tensor) -> Tensor:  # (H, rows, columns) -> (H, row tiles, column tiles, 4, 128, 8)
     """Tiles of 64 x 64 as threads hold scores (hopper.cuh): four times 8 numbers of each of 128 threads.
 
@@ -108,3 +114,15 @@ def diagonal_sums(matrix: Tensor) -> Tensor:  # (H, Lq, Lk) -> (H, Lq + Lk - 1),
     q_len, k_len = matrix.shape[-2:]
     padded = F.pad(matrix.flip(-2), (0, q_len)).flatten(1)[:, :-q_len]
     return padded.view(-1, q_len, q_len + k_len - 1).sum(1)
+
+
+def balanced(grad: Tensor, q_len: int, k_len: int) -> Tensor:  # of a Toeplitz bias, (B|1, H, Lq + Lk - 1)
+    """Numbers that add to nothing: where all scores rise alike, no weight changes.
+
+    Queries beyond the last key may see offsets only that share one number. Its gradient is nothing, but what rounding
+    left of it grows with their count; here every offset gives back its part, by how many pairs have it.
+    """
+    offsets = torch.arange(1 - q_len, k_len, device=grad.device)
+    pairs = (k_len - offsets).clamp(max=q_len) - (-offsets).clamp(min=0)
+    seen = pairs * (grad != 0)
+    return grad - grad.sum(-1, keepdim=True) * seen / seen.sum(-1, keepdim=True).clamp(min=1)
