@@ -30,10 +30,10 @@ def why_not(request: Request) -> str | None:
         return f"it needs head widths that are powers of two, and got {request.q.shape[-1]}"
     if request.q.dtype == torch.float64:
         return "it has no float64 kernel"
-    if request.q.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
-        return "torch's FlexAttention compiles for CPUs with AVX2 only"
     if request.q.device.type == "cpu" and request.needs_grad:
         return "torch's FlexAttention has no backward pass on the CPU"
+    if request.q.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
+        return "torch's FlexAttention compiles for CPUs with AVX2 only"
     if request.q.device.type == "cuda" and request.needs_grad and request.bias is not None and _half_bias(request):
         return "its gradient of a captured bias needs float32 values"
     return None

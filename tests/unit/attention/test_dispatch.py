@@ -254,9 +254,12 @@ def test_flex_says_why_not(inputs, reason):
     assert reason in hw.explain(*inputs).others["flex"]
 
 
-def test_flex_would_run_without_gradients():
+def test_flex_would_run_without_gradients_on_a_cpu_it_compiles_for(monkeypatch):
     with torch.no_grad():
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
         assert hw.explain(*qkv(5), toeplitz(5), backend="flex").backend == "flex"
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+        assert "AVX2" in hw.explain(*qkv(5), toeplitz(5)).others["flex"]
 
 
 def test_blockwise_and_matrix_are_for_the_cpu():
