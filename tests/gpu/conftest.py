@@ -1,0 +1,33 @@
+"""Fixtures of the tests of the fused kernels."""
+
+import pytest
+import torch
+
+
+@pytest.fixture
+def small_tiles(monkeypatch, request):
+    """Interpreted, a tile costs milliseconds however small it is: use several small ones.
+
+    Short sequences would all take the one-tile kernels; only tests marked `one_tile` leave that choice alone.
+    """
+    from headway.attention.triton import arguments, short
+
+    torch.manual_seed(0)
+    if "one_tile" not in request.fixturenames:
+        monkeypatch.setattr(short, "fits", lambda *parts: False)
+    if not torch.cuda.is_available():
+
+        def small(kind, width, dtype):
+            if kind == "short forward":
+                return {"BLOCK_Q": 16, "num_warps": 4, "num_stages": 1, "programs": 2}
+            if kind == "short backward":
+                return {"num_warps": 4, "num_stages": 1, "programs": 1}
+            size = {"BLOCK_Q": 16, "BLOCK_K": 32} if kind != "diagonal" else {"BLOCK_Q": 32, "BLOCK_K": 32}
+            return {**size, "num_warps": 4, "num_stages": 1}
+
+        monkeypatch.setattr(arguments, "config", small)
+
+
+@pytest.fixture
+def one_tile():
+    """Asks for the kernels whose whole score matrix is one tile."""

@@ -1,0 +1,224 @@
+"""The CUDA kernels for Hopper against the formula: head width 64 in half precision."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+import torch
+from oracle import CUDA, DEVICE, KINDS, check, draw, made, masks, outcome
+
+import headway as hw
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.usefixtures("small_tiles"),
+    pytest.mark.skipif(not CUDA, reason="the Hopper kernels are CUDA"),
+]
+
+
+@pytest.mark.parametrize("masking", ["nothing", "causal", "lengths"])
+@pytest.mark.parametrize(("q_len", "k_len"), [(64, 64), (130, 300), (300, 130), (1, 200), (257, 257)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_width_64_with_a_toeplitz_bias(dtype, q_len, k_len, masking):
+    check("toeplitz", dtype, 3, 4, 2, q_len, k_len, 64, **masks(3, q_len, k_len)[masking])
+
+
+@pytest.mark.parametrize("masking", ["nothing", "causal", "lengths"])
+@pytest.mark.parametrize("kind", ["toeplitz", "low rank", "none", "clipped and two segments"])
+@pytest.mark.parametrize(("batch", "q_len", "k_len"), [(1, 1500, 1500), (5, 700, 900), (1, 70, 3000), (2, 3000, 70)])
+def test_width_64_where_blocks_of_threads_share_keys(batch, q_len, k_len, kind, masking):
+    check(kind, torch.bfloat16, batch, 2, 2, q_len, k_len, 64, **masks(batch, q_len, k_len)[masking])
+
+
+@pytest.mark.parametrize("masking", ["nothing", "causal", "lengths"])
+@pytest.mark.parametrize(("q_len", "k_len"), [(64, 64), (130, 300), (300, 130), (1, 200), (700, 700), (1, 2), (5, 4)])
+@pytest.mark.parametrize("kind", ["none", "clipped", "two segments", "clipped and two segments"])
+def test_width_64_with_constant_tiles_segments_or_nothing(kind, q_len, k_len, masking):
+    check(kind, torch.bfloat16, 3, 4, 2, q_len, k_len, 64, **masks(3, q_len, k_len)[masking])
+
+
+@pytest.mark.parametrize("masking", ["nothing", "causal", "lengths"])
+@pytest.mark.parametrize("kind", ["toeplitz", "none", "two segments"])
+@pytest.mark.parametrize(("q_len", "k_len"), [(200, 300), (300, 60), (130, 128)])
+def test_width_64_of_many_sequences(q_len, k_len, kind, masking):
+    check(kind, torch.bfloat16, 90, 4, 2, q_len, k_len, 64, **masks(90, q_len, k_len)[masking])
+
+
+@pytest.mark.parametrize("kind", ["toeplitz", "none", "relative, reach 16"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("rise", [-4.0, 4.0])
+def test_width_64_where_scores_rise_along_the_keys(rise, dtype, kind):
+    """By hundreds, or fall: weights are measured from the right score, and tiles that were weighed too high again."""
+    make, parameters = made(kind, 2, 2, 300, 700, 64)
+    inputs, upstream = [draw(2, 2, 300, 64), draw(2, 2, 700, 64), draw(2, 2, 700, 64)], draw(2, 2, 300, 64)
+    inputs[0][..., 0] = 8.0
+    inputs[1][..., 0] = torch.linspace(0, rise * 100, 700, device=DEVICE)
+    inputs = [t.to(dtype) for t in inputs]
+    truth, eager, fused = (
+        outcome(backend, kept, make, parameters, inputs, upstream)
+        for backend, kept in (("eager", torch.float64), ("eager", dtype), ("triton", dtype))
+    )
+    assert all(torch.isfinite(found).all() for found in fused)
+    if "relative" in kind:  # all but one weight is nothing, and every gradient of a score cancels: see FEWEST_KEYS
+        truth, eager, fused = truth[:1], eager[:1], fused[:1]
+    for right, near, found in zip(truth, eager, fused, strict=True):
+        allowed = 3 * (near.double() - right).norm() + 0.02 * right.double().norm()
+        assert (found.double() - right).norm() <= allowed
+
+
+@pytest.mark.parametrize("length", [300, 2500])
+@pytest.mark.parametrize("kind", ["toeplitz", "clipped and two segments"])
+def test_width_64_gives_the_same_bits_in_ten_runs(kind, length):
+    make, parameters = KINDS[kind](2, 2, length, length)
+    inputs, upstream = [draw(2, 2, length, 64) for _ in range(3)], draw(2, 2, length, 64)
+    runs = [outcome("triton", torch.bfloat16, make, parameters, inputs, upstream) for _ in range(10)]
+    for run in runs[1:]:
+        for one, other in zip(runs[0], run, strict=True):
+            assert torch.equal(one, other)
+
+
+def test_width_64_at_an_odd_address():
+    """Views whose first number lies 2 bytes behind a multiple of 16 are copied, not misread."""
+    numbers = [draw(2 * 2 * 150 * 64).to(torch.bfloat16) for _ in range(3)]
+    results = []
+    for shift in (0, 1):
+        views = [torch.cat([t.new_zeros(shift), t])[shift:].view(2, 2, 150, 64).requires_grad_() for t in numbers]
+        values = torch.linspace(-1, 1, 299, device=DEVICE)[None, None]
+        output = hw.attention(*views, hw.Toeplitz(values), backend="triton")
+        results.append([output, *torch.autograd.grad(output.float().square().sum(), views)])
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+
+
+RELATIVES = {"relative keys", "relative values", "relative keys and values", "relative, reach 16", "relative, reach 28"}
+
+
+@pytest.mark.parametrize("masking", ["nothing", "causal", "lengths"])
+@pytest.mark.parametrize(("q_len", "k_len"), [(64, 64), (130, 300), (300, 130), (1, 200), (700, 700), (40, 1), (1, 2)])
+@pytest.mark.parametrize("kind", sorted(RELATIVES))
+def test_width_64_with_relative_keys_and_values(kind, q_len, k_len, masking):
+    dtype = torch.float16 if kind == "relative keys and values" else torch.bfloat16
+    check(kind, dtype, 3, 4, 2, q_len, k_len, 64, **masks(3, q_len, k_len)[masking])
+
+
+@pytest.mark.parametrize("masking", ["nothing", "causal", "lengths"])
+@pytest.mark.parametrize(("q_len", "k_len"), [(64, 64), (130, 300), (300, 130), (1, 200), (512, 512), (1, 2), (5, 4)])
+@pytest.mark.parametrize("kind", ["low rank", "toeplitz and low rank"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_width_64_with_a_matrix(kind, dtype, q_len, k_len, masking):
+    check(kind, dtype, 3, 4, 2, q_len, k_len, 64, **masks(3, q_len, k_len)[masking])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_width_64_with_more_relative_values_than_float16_counts(dtype):
+    """All weights are alike: those beyond the reach sum to more than float16 holds."""
+    k, v = (draw(1, 1, 140_000, 64).to(dtype) for _ in range(2))
+    q, table = torch.zeros_like(k[:, :, :64]), draw(1, 9, 64).to(dtype)
+    found, truth = (
+        hw.attention(q.to(kept), k.to(kept), v.to(kept), None, hw.RelativeValues(table.to(kept)), backend=backend)
+        for backend, kept in (("triton", dtype), ("eager", torch.float64))
+    )
+    assert (found.double() - truth).norm() <= 3 * torch.finfo(dtype).eps * truth.norm()
+
+
+MANY_SCORES = {"low rank 64": (64, False), "toeplitz and low rank 5": (5, True)}
+
+
+def of_many_scores(kind, q_len, k_len, monkeypatch):
+    """A low-rank bias, perhaps beside a Toeplitz one, that is not made a matrix: parameters, and what they make."""
+    from headway.attention.triton import hopper
+
+    monkeypatch.setattr(hopper, "MOST_SCORES", 0)
+    rank, toeplitz = MANY_SCORES[kind]
+    parameters = [0.5 * draw(1, 4, q_len, rank), 0.5 * draw(1, 1, k_len, rank), draw(1, 4, q_len + k_len - 1)]
+    if toeplitz:
+        return lambda left, right, values: hw.LowRank(left, right) + hw.Toeplitz(values), parameters
+    return hw.LowRank, parameters[:2]
+
+
+@pytest.mark.parametrize("masking", ["nothing", "causal", "lengths"])
+@pytest.mark.parametrize(("q_len", "k_len"), [(64, 64), (130, 300), (300, 130), (1, 200), (700, 700)])
+@pytest.mark.parametrize("kind", MANY_SCORES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_width_64_with_factors(kind, dtype, q_len, k_len, masking, monkeypatch):
+    make, parameters = of_many_scores(kind, q_len, k_len, monkeypatch)
+    inputs = [draw(3, 4, q_len, 64).to(dtype), *(draw(3, 2, k_len, 64).to(dtype) for _ in range(2))]
+    options = masks(3, q_len, k_len)[masking]
+    truth, eager, fused = (
+        hw.attention(*(t.to(kept) for t in inputs), make(*(t.to(own) for t in parameters)), backend=backend, **options)
+        for backend, kept, own in (
+            ("eager", torch.float64, torch.float64), ("eager", dtype, torch.float32), ("triton", dtype, torch.float32)
+        )
+    )  # fmt: skip
+    allowed = 2 * (eager.double() - truth).norm() + torch.finfo(dtype).eps * truth.norm()
+    assert (fused.double() - truth).norm() <= allowed
+
+
+@pytest.mark.parametrize("batch", [2, 6])
+@pytest.mark.parametrize("kind", ["low rank", "toeplitz", "none", "two segments", "clipped and two segments"])
+def test_width_64_with_dropout_is_as_in_the_other_kernels(kind, batch, monkeypatch):
+    """The same random numbers drop the same weights in both families of kernels."""
+    from headway.attention.triton import hopper
+
+    make, parameters = made(kind, batch, 4, 200, 200, 64)
+    inputs, upstream = [draw(batch, 4, 200, 64) for _ in range(3)], draw(batch, 4, 200, 64)
+    found = []
+    for takes in (hopper.takes, lambda *_: False):
+        monkeypatch.setattr(hopper, "takes", takes)
+        torch.manual_seed(3)
+        found.append(outcome("triton", torch.bfloat16, make, parameters, inputs, upstream, dropout=0.3))
+    for ours, others in zip(*found, strict=True):
+        assert (ours.double() - others.double()).norm() <= 0.01 * others.double().norm()
+
+
+@pytest.mark.parametrize("kind", sorted(RELATIVES))
+def test_width_64_with_relatives_and_dropout_is_as_in_the_other_kernels(kind, monkeypatch):
+    """The same random numbers drop the same weights in both families of kernels."""
+    make, parameters = made(kind, 2, 4, 200, 200, 64)
+    inputs, upstream = [draw(2, 4, 200, 64) for _ in range(3)], draw(2, 4, 200, 64)
+    found = []
+    for hopper in (True, False):
+        if not hopper:
+            monkeypatch.setattr(importlib.import_module("headway.attention.triton"), "_is_relative", lambda *_: False)
+        torch.manual_seed(3)
+        found.append(outcome("triton", torch.bfloat16, make, parameters, inputs, upstream, dropout=0.3))
+    for ours, others in zip(*found, strict=True):
+        assert (ours.double() - others.double()).norm() <= 0.01 * others.double().norm()
+
+
+def test_auto_takes_the_fused_kernels_without_a_bias_where_they_are_faster():
+    def backend(length, dropout=0.0, width=64, needs_grad=True):
+        q = torch.randn(1, 2, length, width, device=DEVICE, dtype=torch.bfloat16, requires_grad=needs_grad)
+        return hw.explain(q, q, q, dropout=dropout).backend
+
+    assert backend(512) == backend(4096, dropout=0.1) == backend(512, needs_grad=False) == "triton"
+    assert backend(4096) == backend(128, needs_grad=False) == backend(512, width=128) == "sdpa"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own code
+@pytest.mark.parametrize("parts", ["keys and values", "keys", "low rank", "clipped offsets", "segments", "none"])
+def test_trains_compiled_whole_at_width_64(parts):
+    """Kernels are chosen while the compiler looks on, which must not break its graph."""
+    q, k, v = (torch.randn(2, 2, 80, 64, device=DEVICE, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    table = torch.randn(1, 9, 64, device=DEVICE, requires_grad=True)
+    lengths, halves = torch.tensor([80, 33], device=DEVICE), (torch.arange(80, device=DEVICE) > 30).long()[None]
+
+    def run(q, k, v, table):
+        clipped = torch.arange(-79, 80, device=DEVICE).clamp(-4, 4) + 4
+        bias = {
+            "low rank": lambda: hw.LowRank(q[:1], k[:1]),
+            "clipped offsets": lambda: hw.Toeplitz(table[:, :, 0][:, clipped][None]),
+            "segments": lambda: (
+                hw.Toeplitz.clipped(table[:, :, 0][None], 80, 80) + hw.SegmentTable(table[:, :2, :2], halves, halves)
+            ),
+            "none": lambda: None,
+        }.get(parts, lambda: hw.RelativeKeys(table))()
+        value_bias = hw.RelativeValues(table) if parts == "keys and values" else None
+        return hw.attention(q, k, v, bias, value_bias, lengths=lengths)
+
+    wanted = [q, k, v, *([table] if parts not in ("low rank", "none") else [])]
+    expected = torch.autograd.grad(run(q, k, v, table).square().sum(), wanted)
+    found = torch.autograd.grad(torch.compile(run, fullgraph=True)(q, k, v, table).square().sum(), wanted)
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=2e-2 * float(theirs.abs().max()))
