@@ -195,9 +195,17 @@ def _cell(value: float | None) -> str:
 
 
 def pretraining_wiki() -> str:
+    return _curves("pretraining_wiki")
+
+
+def causes() -> str:
+    return _curves("causes")
+
+
+def _curves(name: str) -> str:
     """Evaluation loss of each encoding while it trains."""
     curves, facts = {}, {}
-    folders = (ROOT / "results" / "pretraining_wiki").iterdir()
+    folders = (ROOT / "results" / name).iterdir()
     for folder in sorted(
         each for each in folders if not each.name.endswith("-steps")
     ):  # those have a table of their own
@@ -207,14 +215,12 @@ def pretraining_wiki() -> str:
     steps = list(next(iter(curves.values())))
     lines = ["| evaluation loss at step | " + " | ".join(f"{step:,}" for step in steps) + " | masked words named |"]
     lines.append("|---" * (len(steps) + 2) + "|")
-    for name in sorted(curves, key=lambda name: curves[name][steps[-1]]):
-        cells = [f"{curves[name][step]:.3f}" for step in steps] + [f"{100 * facts[name]['masked_accuracy']:.1f} %"]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    tokens = next(iter(facts.values()))["tokens"]
-    lines += [
-        "",
-        f"{tokens / 1e6:.0f}M tokens each, one seed; from [results/pretraining_wiki](../results/pretraining_wiki).",
-    ]
+    for row in sorted(curves, key=lambda row: curves[row][steps[-1]]):
+        cells = [f"{curves[row][step]:.3f}" for step in steps] + [f"{100 * facts[row]['masked_accuracy']:.1f} %"]
+        lines.append(f"| {row} | " + " | ".join(cells) + " |")
+    millions = next(iter(facts.values()))["tokens"] / 1e6
+    count = f"{millions:.0f}" if millions >= 10 else f"{millions:.1f}"
+    lines += ["", f"{count}M tokens each, one seed; from [results/{name}](../results/{name})."]
     return "\n".join(lines)
 
 
@@ -243,6 +249,7 @@ TABLES = {
     "cost_on_cpu": cost_on_cpu,
     "translation": translation,
     "pretraining_wiki": pretraining_wiki,
+    "causes": causes,
     "main_encodings": main_encodings,
     "encodings_on_text": encodings_on_text,
     "translation_multi30k": translation_multi30k,

@@ -30,7 +30,7 @@ class Setting:
 
     Args:
         sharing: of the first part that has anything to share; None where none has.
-        options: those of `OPTIONS` that its parts have, sorted.
+        options: those of `OPTIONS` that its parts have, and all others that were given, sorted.
     """
 
     encoding: str
@@ -46,7 +46,7 @@ class Setting:
         parts = name.split("+")
         default = next((SHARING[part] for part in parts if part in SHARING), None)
         known = {option: value for part in parts for option, value in OPTIONS.get(part, {}).items()}
-        filled = {option: given.get(option, value) for option, value in known.items()}
+        filled = {**known, **given}
         if "rank" in filled and filled["rank"] is None:
             filled["rank"] = HEAD_WIDTH.get(model.get("preset", ""))
         return cls(
@@ -89,7 +89,7 @@ class Choice:
         if self.sharing is not None and setting.sharing != wanted.sharing:
             return False
         mine, theirs = dict(wanted.options), dict(setting.options)
-        return all(mine[name] is None or mine[name] == theirs[name] for name in mine)
+        return mine.keys() == theirs.keys() and all(mine[name] in (None, theirs[name]) for name in mine)
 
     def preference(self, setting: Setting) -> tuple[bool, str]:
         """Least first: the default sharing before others."""

@@ -50,6 +50,13 @@ def test_a_choice_takes_defaults_for_what_it_does_not_name():
     assert not Choice(encoding="learned").fits(Setting("learned", attention="linformer"))
 
 
+def test_an_option_that_no_claim_names_is_another_setting():
+    usual, quiet = (Setting.of({"encoding": "sinusoidal", "options": given}) for given in ({}, {"amplitude": 0.03}))
+    assert usual != quiet
+    assert Choice(encoding="sinusoidal").fits(usual)
+    assert not Choice(encoding="sinusoidal").fits(quiet)
+
+
 def test_an_option_that_no_encoding_has_is_refused():
     with pytest.raises(ValueError, match=r"options: expected of shaw any of .*clip.*, got rank"):
         Choice(encoding="shaw", options={"rank": 3}).fits(Setting("shaw"))
