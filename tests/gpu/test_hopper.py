@@ -45,24 +45,26 @@ def test_width_64_of_many_sequences(q_len, k_len, kind, masking):
     check(kind, torch.bfloat16, 90, 4, 2, q_len, k_len, 64, **masks(90, q_len, k_len)[masking])
 
 
+@pytest.mark.parametrize("wanted", ["output", "gradients"])
 @pytest.mark.parametrize("kind", ["toeplitz", "none", "relative, reach 16"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("rise", [-4.0, 4.0])
-def test_width_64_where_scores_rise_along_the_keys(rise, dtype, kind):
+def test_width_64_where_scores_rise_along_the_keys(rise, dtype, kind, wanted, request):
     """By hundreds, or fall: weights are measured from the right score, and tiles that were weighed too high again."""
+    if "relative" in kind and rise > 0 and wanted == "gradients":
+        why = "one weight is left, and gradients of scores cancel to what rounding says of the values' table"
+        request.applymarker(pytest.mark.xfail(reason=why))
     make, parameters = made(kind, 2, 2, 300, 700, 64)
     inputs, upstream = [draw(2, 2, 300, 64), draw(2, 2, 700, 64), draw(2, 2, 700, 64)], draw(2, 2, 300, 64)
     inputs[0][..., 0] = 8.0
     inputs[1][..., 0] = torch.linspace(0, rise * 100, 700, device=DEVICE)
     inputs = [t.to(dtype) for t in inputs]
-    truth, eager, fused = (
+    runs = [
         outcome(backend, kept, make, parameters, inputs, upstream)
         for backend, kept in (("eager", torch.float64), ("eager", dtype), ("triton", dtype))
-    )
-    assert all(torch.isfinite(found).all() for found in fused)
-    if "relative" in kind:  # all but one weight is nothing, and every gradient of a score cancels: see FEWEST_KEYS
-        truth, eager, fused = truth[:1], eager[:1], fused[:1]
-    for right, near, found in zip(truth, eager, fused, strict=True):
+    ]
+    for right, near, found in zip(*(run[:1] if wanted == "output" else run[1:] for run in runs), strict=True):
+        assert torch.isfinite(found).all()
         allowed = 3 * (near.double() - right).norm() + 0.02 * right.double().norm()
         assert (found.double() - right).norm() <= allowed
 

@@ -20,6 +20,7 @@ from headway.attention.triton.tables import BLOCK, TILE
 LEAD = 2  # places before that of the leftmost offset
 LONGEST_REACH = (TILE - 2 * LEAD - 1) // 2
 PROGRAMS = 3  # for each multiprocessor
+NO_BIAS = (0,) * 7  # where hopper_forward.cu has strides and sizes of a table, of segments and of factors
 # With fewer keys, most of all with one, the gradients of scores cancel. What is left then is an error of these kernels:
 # they round what the table of values says of the gradients to half precision.
 FEWEST_KEYS = 16
@@ -56,13 +57,12 @@ def fused_relative(
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
     q, k, v = hopper.aligned(q, k, v)
     call = _Call(q, k, key_places, value_places, reach, begin, causal, lengths, scale, dropout, noise)
-    *sizes, begin = call.sizes
     stages = 3 if reach > 16 else 4
     shared = (4 + 2 * stages) * TILE_BYTES + 4 * TILE * _stride(reach) + stages * TILE * 4 + 128
     call.run(
         "forward", shared, (q.shape[0] * triton.cdiv(q.shape[2], BLOCK), q.shape[1]),
         *(cuda.tensor_map(t) for t in (q, k, v, q, k)), *call.tables, None, call.lengths, None, None, out, None, lse,
-        *sizes, 0, 0, 0, 0, 0, 0, 0, begin,
+        *call.sizes[:-1], *NO_BIAS, begin,
     )  # fmt: skip
     return out, lse
 
