@@ -136,6 +136,24 @@ def test_the_report_is_made_of_saved_results_alone(root, done, tmp_path):
 
 
 @pytest.mark.slow
+def test_what_was_kept_is_the_whole_study_on_another_machine(root, done, tmp_path):
+    kept = tmp_path / "kept"
+    assert call("report", root / "out", "--keep", kept).exit_code == 0
+    there = tmp_path / "there"  # nothing of the store is there
+    same = call("study", root / "plan.py", "--out", there, "--kept", kept, "--cpu")
+    assert same.exit_code == 0 and "10 of 10 jobs are done already" in same.stderr
+    assert not list((there / "jobs").glob("*"))
+    assert (there / "table.csv").read_text() == (root / "out" / "table.csv").read_text()
+    assert call("report", there, "--keep", tmp_path / "again").exit_code == 0
+    for path in kept.rglob("*.json*"):
+        if path.name != "results.json":  # which names the folders
+            assert (tmp_path / "again" / path.relative_to(kept)).read_bytes() == path.read_bytes()
+    (root / "changed.py").write_text(PLAN.replace("STEPS", "20").replace("lengths=(32, 64)", "lengths=(64,)"))
+    dry = call("study", root / "changed.py", "--out", tmp_path / "new", "--kept", kept, "--dry-run", "--cpu")
+    assert "10 jobs, 2 to do" in dry.stdout and dry.stdout.count("kept ") == 8
+
+
+@pytest.mark.slow
 def test_an_output_folder_of_another_study_is_refused(root, done):
     refused = call("study", "cost", "--out", root / "out", "--cpu")
     assert refused.exit_code == 2

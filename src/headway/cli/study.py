@@ -33,6 +33,10 @@ def study(
     store: Annotated[
         str | None, typer.Option(help="Folder of jobs, which several studies may share; else jobs/ in --out.")
     ] = None,
+    kept: Annotated[
+        str | None,
+        typer.Option(help="Folder that headway report --keep wrote, perhaps on another machine: its jobs are done."),
+    ] = None,
     rows: Annotated[
         list[str] | None, typer.Option(help="Do the jobs of this row alone; may be given several times.")
     ] = None,
@@ -71,7 +75,7 @@ def study(
         gpus = [] if cpu else _gpus()
         folder = Path(out or f"studies/{found.name}-{found.size}")
         elsewhere = dry_run and not cpu and not gpus and found.size != "quick"
-        asked = Study(found, folder, store=None if store is None else Path(store), gpu=bool(gpus) or elsewhere)
+        asked = Study(found, folder, store=_path(store), kept=_path(kept), gpu=bool(gpus) or elsewhere)
         slots = jobs if jobs is not None else (len(gpus) or int(elsewhere)) * jobs_per_gpu or cores()
         if dry_run:
             typer.echo("\n".join(asked.outline(slots)))
@@ -110,6 +114,10 @@ def report(
 
             kept = keep_study(Path(study), Path(keep))
             typer.echo(f"kept {len(kept)} files in {keep}")
+
+
+def _path(given: str | None) -> Path | None:
+    return None if given is None else Path(given)
 
 
 def _gpus() -> list[str]:

@@ -79,7 +79,7 @@ def _of_seeds(kind: str) -> Callable[[Plan, Row, Column, Finished], Cell]:
             for planned, result in finished
             if planned.job.kind == kind and (not column.task or planned.task == column.task)
         }
-        return Cell(values=values, expected=len(plan.seeds))
+        return Cell(values=values, expected=len(plan.pretrained(row) if kind == "pretrain" else plan.seeds))
 
     return filled
 

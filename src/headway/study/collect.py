@@ -19,12 +19,17 @@ Cells = Mapping[tuple[str, str], Cell]  # by the names of row and column
 
 
 def collected(
-    plan: Plan, planned: Sequence[Planned], progress: Mapping[str, Progress], *, command: str, store: str
+    plan: Plan,
+    planned: Sequence[Planned],
+    progress: Mapping[str, Progress],
+    *,
+    command: str,
+    places: Mapping[str, str | None],
 ) -> dict[str, Any]:
     """Everything, of jobs that are done; cells whose jobs are not have no values.
 
     Args:
-        store: where the jobs' folders are, from the folder of results.json.
+        places: where the jobs' folders (store) and what was kept of others (kept) are, from the folder of results.json.
     """
     finished = [(each, result) for each in planned if (result := progress[each.job.key].result) is not None]
     cells = _cells(plan, finished)
@@ -32,7 +37,7 @@ def collected(
         "study": {
             **{name: getattr(plan, name) for name in ("name", "size", "title", "paper", "notes", "baseline", "seeds")},
             "command": command,
-            "store": store,
+            **places,
             "collected": time.strftime("%Y-%m-%d %H:%M:%S"),
             "level": LEVEL,
         },

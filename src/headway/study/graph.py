@@ -45,7 +45,7 @@ def jobs(plan: Plan) -> list[Planned]:
         text = _text(plan.pretrain)
         found.append(Planned(job=text))
         for row in plan.rows:
-            for seed in plan.seeds:
+            for seed in plan.pretrained(row):
                 found += _of_row(plan, row, seed, text)
     if plan.original is not None:
         for row in plan.rows:
@@ -74,11 +74,11 @@ def _simple(config: FinetuneConfig) -> Job:
 
 
 def _of_row(plan: Plan, row: Row, seed: int, text: Job) -> list[Planned]:
-    """Pretraining, and all that begins with the pretrained model."""
+    """Pretraining, and all that begins with the pretrained model, unless it is only pretrained again."""
     assert plan.pretrain is not None
     config = replace(plan.pretrain, model=pretrained_model(plan, row), seed=seed)
     config = replace(config, optimisation=_paced(config.optimisation, row))
-    several = f", seed {seed}" if len(plan.seeds) > 1 else ""
+    several = f", seed {seed}" if len(plan.pretrained(row)) > 1 else ""
     first = Job(
         kind="pretrain",
         config=plain(config),
@@ -86,7 +86,10 @@ def _of_row(plan: Plan, row: Row, seed: int, text: Job) -> list[Planned]:
         label=f"pretrain {row.name}{several}",
         weights=weights(config.model.encoder()),
     )
-    found = [Planned(job=first, row=row.name, seed=seed), *_tuned(plan, row, first, seed, several)]
+    found = [Planned(job=first, row=row.name, seed=seed)]
+    if seed not in plan.seeds:
+        return found
+    found += _tuned(plan, row, first, seed, several)
     if plan.lengths:
         job = Job(
             kind="lengths",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.storage import config_hash, exclusive, read_json, remove_leftovers, write_json
+from headway.study.kept import read_kept
 
 FORMAT = 1  # part of every key: raise it when jobs of an older version must not be reused
 
@@ -49,10 +50,16 @@ class Unreadable(ValueError):
 
 
 class Store:
-    """A folder of jobs, each in a folder of its key: job.json when it is asked, log.txt, and result.json at the end."""
+    """A folder of jobs, each in a folder of its key: job.json when it is asked, log.txt, and result.json at the end.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    Args:
+        kept: a folder with results of jobs that were done elsewhere (see `headway.study.kept`). What they wrote beside
+            their results, such as models, is not there.
+    """
+
+    def __init__(self, path: Path, *, kept: Path | None = None) -> None:
+        self.path, self.kept = path, kept
+        self._kept = {} if kept is None else read_kept(kept)
 
     def folder(self, key: str) -> Path:
         return self.path / key
@@ -64,11 +71,15 @@ class Store:
             write_json(folder / "job.json", {"key": job.key, **asdict(job)})
         return folder
 
+    def is_here(self, key: str) -> bool:
+        """Whether the job was done in this store, so that others can read its folder."""
+        return (self.folder(key) / "result.json").is_file()
+
     def result(self, key: str) -> dict[str, Any] | None:
-        """What the job's result.json says, or None where there is none."""
+        """What the job's result.json says, or what was kept of it, or None where it is not done."""
         path = self.folder(key) / "result.json"
         if not path.is_file():
-            return None
+            return self._kept.get(key)
         try:
             found = read_json(path)
         except ValueError as error:

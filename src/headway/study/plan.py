@@ -121,6 +121,8 @@ class Plan:
         pretrain, finetune, translate, cost: recipes, for which each row is filled in; those that are not given are not
             done. `finetune` and `translate` go by the columns' `task`.
         seeds: of pretraining and of translation, one job each.
+        again: rows that are pretrained with one seed more, which shows what seeds alone change; all else is done with
+            the models of `seeds`.
         split: fine-tuning runs are jobs of their own, so that several devices share them.
         after: tasks whose fine-tuning begins with the best model of another task (Phang et al. 2018), not with the
             pretrained one.
@@ -144,6 +146,7 @@ class Plan:
     translate: Mapping[str, TranslateConfig] = field(default_factory=dict)
     cost: CostConfig | None = None
     seeds: tuple[int, ...] = (0,)
+    again: tuple[str, ...] = ()
     split: bool = False
     after: Mapping[str, str] = field(default_factory=dict)
     analyse: bool = False
@@ -157,6 +160,7 @@ class Plan:
         _distinct("columns", [column.name for column in self.columns])
         rows, columns = {row.name for row in self.rows}, {column.name for column in self.columns}
         _known("baseline", [self.baseline], rows)
+        _known("again", self.again, rows)
         for row in self.rows:
             _known(f"published of {row.name}", row.published, columns)
         for claim in self.claims:
@@ -183,6 +187,10 @@ class Plan:
             raise ValueError(
                 "pretrain, original: expected one of them, because there is fine-tuning, got none or both."
             )
+
+    def pretrained(self, row: Row) -> tuple[int, ...]:
+        """Seeds that the row is pretrained with."""
+        return (*self.seeds, max(self.seeds) + 1) if row.name in self.again else self.seeds
 
     def row(self, name: str) -> Row:
         return next(row for row in self.rows if row.name == name)

@@ -60,6 +60,7 @@ class Runner:
             if missing:
                 raise ValueError(f"needs of {job.label}: expected jobs that stand before it, got {', '.join(missing)}.")
             self.all.setdefault(job.key, Progress(job=job))
+        self.needed = {key for job in jobs for key in job.needs.values()}
         for progress in self.all.values():
             self._look(progress, earlier=True)
 
@@ -71,6 +72,7 @@ class Runner:
 
     def run(self, executor: Executor) -> None:
         """Until nothing can be done any more."""
+        self._want_folders()
         try:
             while self._begin(executor) or self._running():
                 for folder, status in executor.ended(WAIT):
@@ -79,6 +81,14 @@ class Runner:
         finally:
             for progress in self._running():
                 progress.state = "waiting"
+
+    def _want_folders(self) -> None:
+        """A job of which only the result was kept is done again where one that is to be done reads its folder."""
+        for progress in reversed(self.all.values()):  # needs stand before
+            if progress.state == "waiting":
+                for key in progress.job.needs.values():
+                    if self.all[key].state == "done" and not self.store.is_here(key):
+                        self.all[key] = Progress(job=self.all[key].job)
 
     def _running(self) -> list[Progress]:
         return [progress for progress in self.all.values() if progress.state == "running"]
@@ -97,7 +107,8 @@ class Runner:
         return started
 
     def _ready(self) -> list[Progress]:
-        """Waiting jobs whose needs are done; those that run alone last, when everything else is."""
+        """Waiting jobs whose needs are done: those that others wait for before others, and those that run alone last,
+        when everything else is done."""
         waiting = [each for each in self.all.values() if each.state == "waiting"]
         for progress in waiting:
             lost = [
@@ -111,6 +122,7 @@ class Runner:
             for each in waiting
             if each.state == "waiting" and all(self.all[key].state == "done" for key in each.job.needs.values())
         ]
+        ready.sort(key=lambda each: each.job.key not in self.needed)
         shared = [each for each in ready if not each.job.alone]
         if shared or any(not each.job.alone for each in waiting if each.state == "waiting"):
             return shared

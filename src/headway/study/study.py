@@ -27,11 +27,17 @@ ROOM = 1.2  # of the estimated bytes that the disk must have
 
 
 class Study:
-    """A plan in its folder: plan.json, jobs/ (or a store elsewhere, which studies may share), results.json."""
+    """A plan in its folder: plan.json, jobs/ (or a store elsewhere, which studies may share), results.json.
 
-    def __init__(self, plan: Plan, out: Path, *, store: Path | None = None, gpu: bool = False) -> None:
+    Args:
+        kept: a folder that `headway report --keep` wrote, whose jobs count as done.
+    """
+
+    def __init__(
+        self, plan: Plan, out: Path, *, store: Path | None = None, kept: Path | None = None, gpu: bool = False
+    ) -> None:
         self.plan, self.out = plan, out
-        self.store = Store(store or out / "jobs")
+        self.store = Store(store or out / "jobs", kept=kept)
         self.planned: list[Planned] = jobs(plan)
         self.estimates = Estimates(self.store, gpu=gpu)
         self._check_folder()
@@ -67,8 +73,11 @@ class Study:
         runner: Runner
 
         def results() -> dict[str, Any]:
-            store = os.path.relpath(self.store.path, self.out)
-            return collected(self.plan, self.planned, runner.all, command=command, store=store)
+            places = {"store": self.store.path, "kept": self.store.kept}
+            relative = {
+                name: None if path is None else os.path.relpath(path, self.out) for name, path in places.items()
+            }
+            return collected(self.plan, self.planned, runner.all, command=command, places=relative)
 
         view = View(console, self.estimates, executor.slots, lambda: best_so_far(results()))
 
@@ -115,8 +124,8 @@ class Study:
         lines, waiting, size = [], [], 0.0
         unique = {each.job.key: each.job for each in self.planned}
         for job in unique.values():
-            if (self.store.folder(job.key) / "result.json").is_file():
-                lines.append(f"{'done':>10}  {job.label}")
+            if self.store.result(job.key) is not None:
+                lines.append(f"{'done' if self.store.is_here(job.key) else 'kept':>10}  {job.label}")
                 continue
             estimate = self.estimates.of(job)
             waiting.append(job)

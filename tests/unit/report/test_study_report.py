@@ -16,6 +16,7 @@ from headway.report.study import keep_study, report_study
 from headway.report.study.marks import legend, spread
 from headway.report.study.tables import as_csv, as_latex, as_markdown, on_terminal
 from headway.storage import read_json, write_json
+from headway.study.kept import read_kept
 
 made = runpy.run_path(str(Path(__file__).parent / "study_results.py"))
 HOSTILE, study_results = made["HOSTILE"], made["study_results"]
@@ -113,10 +114,16 @@ def test_what_is_kept_is_the_numbers(folder, tmp_path):
     for found in results["analysis"].values():
         measures = folder / results["study"]["store"] / found["folder"] / "analysis" / "measures.json"
         write_json(measures, {"toeplitz": 1.0})
+    done = [job["key"] for job in results["jobs"] if job["state"] == "done"]
+    write_json(
+        folder / results["study"]["store"] / done[0] / "result.json",
+        {"key": done[0], "result": {"loss": 1.0}, "seconds": 1.0},
+    )
     kept = keep_study(folder, tmp_path / "kept")
     assert read_json(tmp_path / "kept" / "results.json") == read_json(folder / "results.json")
+    assert {key: record["result"] for key, record in read_kept(tmp_path / "kept").items()} == {done[0]: {"loss": 1.0}}
     folders = list((tmp_path / "kept" / "analysis").iterdir())
-    assert len(kept) - 1 == len(folders) == len(results["analysis"])
+    assert len(kept) - 2 == len(folders) == len(results["analysis"])
     assert all(read_json(each / "measures.json") == {"toeplitz": 1.0} for each in folders)
 
 

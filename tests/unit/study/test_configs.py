@@ -80,7 +80,9 @@ def test_results_of_jobs_that_are_not_done_are_empty_and_json(plan):
     some = next(each for each in planned if each.row == "learned" and each.task == "builtin:acceptability")
     progress[some.job.key].state = "failed"
     progress[some.job.key].why = "its log"
-    results = json.loads(json.dumps(collected(plan, planned, progress, command="c", store="jobs"), allow_nan=False))
+    results = json.loads(
+        json.dumps(collected(plan, planned, progress, command="c", places={"store": "jobs"}), allow_nan=False)
+    )
     assert all(cell["summary"] is None for column in results["cells"] for cell in column.values())
     assert all(claim["holds"] is None for claim in results["claims"])
     assert {job["state"] for job in results["jobs"]} == {"waiting", "failed"}
@@ -95,7 +97,7 @@ def test_a_claim_holds_by_medians(plan):
             score = {"nowhere": 0.02, "input": 0.3, "per-head": 0.5}[place]
             result = {"runs": [run(1e-3, seed, score + seed / 100) for seed in range(3)], "environment": {}}
             progress[each.job.key].record = {"result": result, "seconds": 1.0}
-    claims = collected(plan, planned, progress, command="c", store="jobs")["claims"]
+    claims = collected(plan, planned, progress, command="c", places={"store": "jobs"})["claims"]
     held = {claim["says"]: claim["holds"] for claim in claims if claim["column"] == "Acceptability"}
     assert len(held) == 3 and all(held.values())
     spread = {claim["than"]: claim["differences"] for claim in claims if claim["column"] == "Acceptability"}

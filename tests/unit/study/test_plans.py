@@ -165,7 +165,8 @@ def test_equal_work_of_two_plans_is_one_job():
 def test_a_row_of_the_encodings_study_can_be_chosen_alone(name, data):
     plan = find_plan("encodings", "gpu", data)
     kinds = [each.job.kind for each in jobs(plan) if each.row == name]
-    assert sorted(kinds) == ["analyse", *["finetune"] * 4, "lengths", "pretrain"]
+    pretrained = ["pretrain"] * len(plan.pretrained(plan.row(name)))
+    assert sorted(kinds) == ["analyse", *["finetune"] * 5, "lengths", *pretrained]
     if name == "diet-abs 128":
         assert plan.row(name).sharing == "none" and plan.row(name).options == {"rank": 128}
 
@@ -297,3 +298,14 @@ def test_rows_of_each_size():
     assert not quick.published and not gpu.published
     projected = next(row for row in TABLE_3 if row.changes)
     assert of_size((projected,), "gpu", shorter=2)[0].changes["projected_length"] == 128
+
+
+def test_some_rows_are_pretrained_again_and_nothing_else_is_done_with_them(data):
+    plan = find_plan("encodings", "gpu", data)
+    assert plan.again and plan.pretrained(plan.row("tisa")) == (0, 1) and plan.pretrained(plan.row("none")) == (0,)
+    second = [each for each in jobs(plan) if each.seed == 1]
+    assert {each.row for each in second} == set(plan.again)
+    assert {each.job.kind for each in second} == {"pretrain"}
+    assert all(each.job.config["seed"] == 1 for each in second)
+    with pytest.raises(ValueError, match="again: expected some of"):
+        replace(plan, again=("nobody",))

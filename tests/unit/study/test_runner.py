@@ -14,6 +14,7 @@ import pytest
 
 from headway.study.executors import LocalExecutor
 from headway.study.job import Store
+from headway.study.kept import write_kept
 from headway.study.runner import Runner
 
 
@@ -48,6 +49,64 @@ def test_jobs_follow_their_needs(fakes, job, tmp_path):
     assert began[0] == "first" and began[-1] == "last"
     assert runner.all[last.key].result == {"name": "last", "value": 0.0}
     assert "begins, process" in (tmp_path / "jobs" / last.key / "log.txt").read_text()
+
+
+def test_jobs_that_others_wait_for_begin_first(fakes, job, tmp_path):
+    """The longest way is begun early; a job that nothing waits for fills in."""
+    began = []
+    first = job("first")
+    leaf, middle = job("leaf", [first]), job("middle", [first])
+    last = job("last", [middle])
+
+    def told(progress):
+        if progress is not None and progress.state == "running":
+            began.append(progress.job.label)
+
+    run([first, leaf, middle, last], tmp_path / "jobs", slots=1, told=told)
+    assert began == ["first", "middle", "leaf", "last"]
+
+
+def kept(folder, *jobs):
+    return write_kept(folder, {each.key: {"key": each.key, "result": {"kept": 1}, "seconds": 2.0} for each in jobs})
+
+
+def test_kept_results_count_as_done(fakes, job, tmp_path):
+    text = job("text")
+    model, other = job("model", [text]), job("other", [text])
+    score = job("score", [model])
+    kept(tmp_path / "kept", text, model, score)
+    runner = Runner([text, model, score], Store(tmp_path / "jobs", kept=tmp_path / "kept"))
+    with LocalExecutor(1) as executor:
+        runner.run(executor)
+    assert not (tmp_path / "jobs").exists()
+    assert runner.all[score.key].result == {"kept": 1} and runner.all[score.key].seconds == 2.0
+    runner = Runner([text, model, score, other], Store(tmp_path / "jobs", kept=tmp_path / "kept"))
+    with LocalExecutor(1) as executor:
+        runner.run(executor)
+    assert set(states(runner).values()) == {"done"}
+    assert runner.all[model.key].result == {"kept": 1}  # nothing that is to be done reads its folder
+    assert runner.all[text.key].result == {"name": "text", "value": 0.0}  # done again, for what it writes
+    assert runner.all[other.key].result == {"name": "other", "value": 0.0}
+
+
+def test_what_was_left_does_not_bring_kept_jobs_back(fakes, job, tmp_path):
+    text = job("text")
+    other = job("other", [text])
+    kept(tmp_path / "kept", text)
+    runner = Runner([text, other], Store(tmp_path / "jobs", kept=tmp_path / "kept"))
+    runner.leave([other.key])
+    with LocalExecutor(1) as executor:
+        runner.run(executor)
+    assert states(runner) == {"text": "done", "other": "left"}
+
+
+def test_kept_results_that_cannot_be_read_are_named(job, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"kept: expected jobs.jsonl in .*headway report STUDY --keep"):
+        Store(tmp_path / "jobs", kept=tmp_path)
+    path = kept(tmp_path, job("a"), job("b"))
+    path.write_text(path.read_text().splitlines()[0] + '\n{"key": "b", "resu\n')
+    with pytest.raises(ValueError, match=r"jobs.jsonl, line 2: expected the result of a job, got"):
+        Store(tmp_path / "jobs", kept=tmp_path)
 
 
 def test_what_is_done_is_not_done_again_in_any_study(fakes, job, tmp_path):

@@ -14,7 +14,8 @@ from headway.report.study.marks import compared
 from headway.report.study.page import study_page
 from headway.report.study.saved import read_results
 from headway.report.study.tables import as_csv, as_latex, as_markdown, notes, on_terminal
-from headway.storage import atomic_path, file_name
+from headway.storage import atomic_path, file_name, read_json
+from headway.study.kept import read_kept, write_kept
 
 
 def report_study(folder: Path, console: Console) -> Path:
@@ -46,18 +47,39 @@ def report_study(folder: Path, console: Console) -> Path:
 
 
 def keep_study(folder: Path, target: Path) -> list[Path]:
-    """Copy what is worth committing: results.json on one line, and what each analysis measured."""
+    """Copy what is worth committing: results.json on one line, what each analysis measured, and the jobs' results.
+
+    With the last of these `headway study --kept` goes on elsewhere.
+    """
     results = read_results(folder)
-    kept = [target / "results.json"]
+    kept = [target / "results.json", write_kept(target, _records(results, folder))]
     with atomic_path(kept[0]) as temporary:
         temporary.write_text(json.dumps(results, ensure_ascii=False) + "\n", encoding="utf-8")
     for row, found in results["analysis"].items():
+        place = Path("analysis", file_name(row), "measures.json")
         measures = folder / results["study"]["store"] / found["folder"] / "analysis" / "measures.json"
+        if not measures.is_file() and results["study"].get("kept"):
+            measures = folder / results["study"]["kept"] / place
         if measures.is_file():
-            kept.append(target / "analysis" / file_name(row) / "measures.json")
+            kept.append(target / place)
+            content = measures.read_bytes()
             with atomic_path(kept[-1]) as temporary:
-                temporary.write_bytes(measures.read_bytes())
+                temporary.write_bytes(content)
     return kept
+
+
+def _records(results: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Of the jobs that are done, by key; of those that were done elsewhere, what was kept."""
+    about = results["study"]
+    earlier = read_kept(folder / about["kept"]) if about.get("kept") else {}
+    found = {}
+    for key in dict.fromkeys(job["key"] for job in results["jobs"] if job["state"] == "done"):
+        path = folder / about["store"] / key / "result.json"
+        if path.is_file():
+            found[key] = read_json(path)
+        elif key in earlier:
+            found[key] = earlier[key]
+    return found
 
 
 def _analyses(results: dict[str, Any], folder: Path) -> dict[str, str]:

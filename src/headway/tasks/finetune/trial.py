@@ -24,15 +24,14 @@ from transformers import PreTrainedModel
 from headway.data.transfer.encoded import Encoded, Resident, TrainingBatches, evaluation_batches
 from headway.recording import own_stream
 from headway.storage import atomic_path, read_json, write_json
+from headway.tasks.finetune.bench import Bench
 from headway.tasks.finetune.config import FinetuneConfig
 from headway.tasks.finetune.data import Material, Scores
 from headway.tasks.finetune.model import TransferLoss, load_model, quiet
-from headway.tasks.finetune.update import Update, recordable
 from headway.tasks.training import checkpoint
 from headway.tasks.training.journal import Journal
 from headway.tasks.training.loop import seed_of
 from headway.tasks.training.meter import Meter
-from headway.tasks.training.optimizer import adamw
 from headway.tasks.training.processes import Processes
 from headway.tasks.training.runs import RunFolder, RunStopped
 from headway.tasks.training.schedule import linear
@@ -76,27 +75,26 @@ def finetune_once(
     rate: float,
     seed: int,
     folder: RunFolder,
-    processes: Processes,
+    bench_of: Callable[[PreTrainedModel], Bench],
     show: bool,
-    graphs: bool,
     leads: Callable[[float], bool],
 ) -> RunResult:
     """Do one run, go on with it, or read its result if it is finished.
 
     Args:
-        graphs: on a GPU, replay steps as CUDA graphs where the model allows it.
+        bench_of: what trains a model; see `Bench`.
         leads: whether a score is the best so far; the best model then goes to the folder's model/.
     """
     described = {**config.described(), "grid": {"rate": rate, "seed": seed}}
     folder.open(described, resume=True)
     if not folder.finished:
-        model = load_model(config, tokenizer, seed)
-        with own_stream(processes.device):
-            run = Run(config, model, data, rate=rate, seed=seed, folder=folder, processes=processes, graphs=graphs)
+        bench = bench_of(load_model(config, tokenizer, seed))
+        with own_stream(bench.processes.device):
+            run = Run(config, bench, data, rate=rate, seed=seed, folder=folder)
             run.train(show=show)
             result = run.finished()
         if leads(result.score):
-            _save(folder, model, tokenizer)
+            _save(folder, bench.model, tokenizer)
         write_json(folder.result_file, asdict(result))
     if folder.checkpoints.exists():
         shutil.rmtree(folder.checkpoints)
@@ -112,40 +110,21 @@ class Run:
     """A run in progress, put back to its last checkpoint when it is made."""
 
     def __init__(
-        self,
-        config: FinetuneConfig,
-        model: PreTrainedModel,
-        data: Material,
-        *,
-        rate: float,
-        seed: int,
-        folder: RunFolder,
-        processes: Processes,
-        graphs: bool = True,
+        self, config: FinetuneConfig, bench: Bench, data: Material, *, rate: float, seed: int, folder: RunFolder
     ) -> None:
-        self.protocol, self.data, self.folder, self.processes = config.protocol, data, folder, processes
+        self.protocol, self.data, self.folder, self.processes = config.protocol, data, folder, bench.processes
         self.rate, self.seed = rate, seed
-        self.loss = TransferLoss(model, config.task_set.kind).to(processes.device)
-        self.optimizer = adamw(self.loss, weight_decay=self.protocol.weight_decay)
         self.batches = TrainingBatches(data.train.lengths, batch=self.protocol.batch, seed=seed)
         self.steps = steps_of(config, data)
         self.every = self.protocol.evaluate or min(self.batches.per_epoch, EVALUATE_AT_MOST)
-        saved = checkpoint.load(folder.checkpoints, self.loss, self.optimizer) or {"step": 0}
+        saved = bench.resumed(folder.checkpoints)
+        self.loss, self.optimizer, self.update = bench.loss, bench.optimizer, bench.update
         self.start: int = saved["step"]
         self.seconds: float = saved.get("seconds", 0.0)
         self.history: list[tuple[int, float]] = [(step, score) for step, score in saved.get("history", [])]
         self.metrics: dict[str, Metrics] = saved.get("metrics", {})  # of the best checkpoint
         self.best: dict[str, Tensor] | None = load_file(self._best_file()) if self.history else None
-        self.meter = Meter(processes, **saved.get("meter", {}))
-        self.update = Update(
-            self.loss,
-            self.optimizer,
-            Resident(data.train, processes.device),
-            batch=self.batches.batch,
-            clip=self.protocol.clip,
-            bf16=bool(self.protocol.bf16),
-            record=graphs and processes.device.type == "cuda" and recordable(model, length=self.protocol.length),
-        )
+        self.meter = Meter(self.processes, **saved.get("meter", {}))
 
     @property
     def best_step(self) -> int:

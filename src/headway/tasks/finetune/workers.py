@@ -17,8 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
+from headway.recording import own_stream
 from headway.storage import read_json
+from headway.tasks.finetune.bench import Bench
 from headway.tasks.finetune.config import FinetuneConfig
 from headway.tasks.finetune.data import Material
 from headway.tasks.finetune.trial import RunResult, finetune_once, steps_of
@@ -100,6 +103,7 @@ class Worker:
             raise ValueError(
                 f"processes: expected one, got {self.processes.world}. Share the runs out with --jobs instead."
             )
+        self._bench: tuple[int, Bench] | None = None  # and the number of its sweep
 
     def do(self, number: int, pair: Pair) -> RunResult:
         """One run of the sweep of that number."""
@@ -111,11 +115,23 @@ class Worker:
             rate=rate,
             seed=seed,
             folder=sweep.folder(rate, seed),
-            processes=self.processes,
+            bench_of=lambda model: self._bench_of(number, model),
             show=self.show,
-            graphs=self.graphs,
             leads=lambda score: sweep.leads(pair, score),
         )
+
+    def _bench_of(self, number: int, model: PreTrainedModel) -> Bench:
+        """The bench of the run before, if it was of the same sweep, else a new one; the other's memory is then free."""
+        if self._bench is not None and self._bench[0] == number:
+            bench = self._bench[1]
+            bench.begin(model)
+            return bench
+        self._bench = None
+        sweep = self.sweeps[number]
+        with own_stream(self.processes.device):
+            bench = Bench(sweep.config, model, sweep.data, self.processes, graphs=self.graphs)
+        self._bench = number, bench
+        return bench
 
 
 _worker: Worker | None = None  # of a process that was started for a share of the runs
