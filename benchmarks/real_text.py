@@ -11,15 +11,19 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 STUDIES = ROOT / "results" / "studies"
 ENCODINGS = STUDIES / "encodings" / "results.json"
+SHORTER = STUDIES / "encodings-86m" / "results.json"  # the same with fewer steps, one rate and four tasks; every row
 MULTI30K = ROOT / "results" / "translation" / "multi30k"
 EUROPARL = ROOT / "results" / "translation" / "europarl"
 PICTURE = ROOT / "docs" / "pictures" / "encodings.svg"
-DRAWN = ("none", "sinusoidal", "learned", "alibi", "rope", "shaw", "t5", "diet-rel", "diet-abs 64, shared", "tisa")
+DRAWN = (
+    "none", "sinusoidal", "sinusoidal, amplitude 0.03", "learned", "alibi", "rope", "shaw", "t5", "diet-rel",
+    "diet-abs 64, shared", "tisa",
+)  # fmt: skip
 
 
-def encodings_on_text(rows: tuple[str, ...] | None = None) -> str:
+def encodings_on_text(rows: tuple[str, ...] | None = None, path: Path = ENCODINGS) -> str:
     """Every row that was trained, the lowest loss first; medians over seeds of fine-tuning."""
-    found = json.loads(ENCODINGS.read_text())
+    found = json.loads(path.read_text())
     columns = {column["name"]: (column, cells) for column, cells in zip(found["columns"], found["cells"], strict=True)}
     loss = columns["Loss"][1]
     trained = [row for row in found["rows"] if loss[row["name"]]["summary"] and (rows is None or row["name"] in rows)]
@@ -30,12 +34,15 @@ def encodings_on_text(rows: tuple[str, ...] | None = None) -> str:
         lines.append(f"| {row['name']} | {row['place']} | " + " | ".join(cells) + " |")
     tokens = next(run["tokens"] for run in found["pretraining"])
     seeds = max(len(columns["CoLA"][1][row["name"]]["values"]) for row in trained)
+    again = any(len(loss[row["name"]]["values"]) > 1 for row in trained)
+    rates = [f"{rate:g}" for rate in found["recipes"]["fine-tuning, cola"]["grid"]["rates"]]
     environment = found["environment"]
     lines += [
         "",
-        f"{tokens / 1e6:.0f}M tokens each, one seed of pretraining, {seeds} of fine-tuning (medians); "
+        f"{tokens / 1e6:.0f}M tokens each, {'one seed or two' if again else 'one seed'} of pretraining; fine-tuning: "
+        f"medians of {seeds} seeds, {'the better of rates' if rates[1:] else 'rate'} {' and '.join(rates)}; "
         f"{environment['gpu']}, torch {environment['torch']}, {found['study']['collected'][:10]}; from "
-        f"results/studies/encodings.",
+        f"results/studies/{path.parent.name}.",
     ]
     return "\n".join(lines)
 
@@ -43,6 +50,11 @@ def encodings_on_text(rows: tuple[str, ...] | None = None) -> str:
 def main_encodings() -> str:
     """The README's rows."""
     return encodings_on_text(DRAWN)
+
+
+def encodings_86m() -> str:
+    """Every row, trained for fewer steps."""
+    return encodings_on_text(path=SHORTER)
 
 
 def translation_multi30k() -> str:
@@ -232,12 +244,12 @@ def draw() -> Path:
 
     matplotlib.rcParams.update({"svg.hashsalt": "headway", "svg.fonttype": "none"})
     found = json.loads(ENCODINGS.read_text())
-    colors = matplotlib.colormaps["tab10"].colors  # type: ignore[attr-defined]
+    colors = [*matplotlib.colormaps["tab10"].colors, "black"]  # type: ignore[attr-defined]
     styles = dict(zip(DRAWN, colors, strict=True))
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     training, longer = figure.subplots(1, 2)
     for run in found["pretraining"]:
-        if run["row"] in styles:
+        if run["row"] in styles and run["seed"] == 0:
             steps, losses = zip(*run["curves"]["evaluation_loss"], strict=True)
             training.plot(steps, losses, marker=".", color=styles[run["row"]], label=run["row"])
     at = [column["value"] for column in found["columns"] if column["source"] == "lengths"]
@@ -261,4 +273,10 @@ def draw() -> Path:
 
 
 def _number(cell: dict[str, Any], column: dict[str, Any]) -> str:
-    return "–" if not cell["summary"] else f"{cell['summary']['median']:.{column['digits']}f}"
+    """The median over seeds of fine-tuning; all seeds of pretraining, which are few."""
+    digits = column["digits"]
+    if not cell["summary"]:
+        return "–"
+    if column["source"] == "pretrain":
+        return ", ".join(f"{value:.{digits}f}" for value in cell["values"].values())
+    return f"{cell['summary']['median']:.{digits}f}"

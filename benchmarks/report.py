@@ -16,6 +16,7 @@ from typing import Any
 from benchmarks.real_text import (
     cross_lingual,
     draw,
+    encodings_86m,
     encodings_on_text,
     main_encodings,
     papers_grid,
@@ -252,6 +253,7 @@ TABLES = {
     "causes": causes,
     "main_encodings": main_encodings,
     "encodings_on_text": encodings_on_text,
+    "encodings_86m": encodings_86m,
     "translation_multi30k": translation_multi30k,
     "translation_europarl": translation_europarl,
     "shaw_ablations": shaw_ablations,

@@ -110,7 +110,7 @@ def report(
     with told():
         _reported(Path(study))
         if keep is not None:
-            from headway.report.study import keep_study
+            from headway.study.kept import keep_study
 
             kept = keep_study(Path(study), Path(keep))
             typer.echo(f"kept {len(kept)} files in {keep}")

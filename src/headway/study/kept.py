@@ -7,11 +7,33 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headway.storage import atomic_path
+from headway.storage import atomic_path, file_name, read_json
 
 NAME = "jobs.jsonl"  # one job a line: its key, its result, and what it took
 
 Records = Mapping[str, Mapping[str, Any]]  # by key
+
+
+def keep_study(folder: Path, target: Path) -> list[Path]:
+    """Copy what is worth committing: results.json on one line, what each analysis measured, and the jobs' results.
+
+    With the last of these `headway study --kept` goes on elsewhere.
+    """
+    results = read_json(folder / "results.json")
+    kept = [target / "results.json", write_kept(target, _records(results, folder))]
+    with atomic_path(kept[0]) as temporary:
+        temporary.write_text(json.dumps(results, ensure_ascii=False) + "\n", encoding="utf-8")
+    for row, found in results["analysis"].items():
+        place = Path("analysis", file_name(row), "measures.json")
+        measures = folder / results["study"]["store"] / found["folder"] / "analysis" / "measures.json"
+        if not measures.is_file() and results["study"].get("kept"):
+            measures = folder / results["study"]["kept"] / place
+        if measures.is_file():
+            kept.append(target / place)
+            content = measures.read_bytes()
+            with atomic_path(kept[-1]) as temporary:
+                temporary.write_bytes(content)
+    return kept
 
 
 def write_kept(folder: Path, records: Records) -> Path:
@@ -38,3 +60,17 @@ def read_kept(folder: Path) -> dict[str, dict[str, Any]]:
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{path}, line {number}: expected the result of a job, got {line[:60]!r}.") from error
     return records
+
+
+def _records(results: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Of the jobs that are done, by key; of those that were done elsewhere, what was kept."""
+    about = results["study"]
+    earlier = read_kept(folder / about["kept"]) if about.get("kept") else {}
+    found = {}
+    for key in dict.fromkeys(job["key"] for job in results["jobs"] if job["state"] == "done"):
+        path = folder / about["store"] / key / "result.json"
+        if path.is_file():
+            found[key] = read_json(path)
+        elif key in earlier:
+            found[key] = earlier[key]
+    return found

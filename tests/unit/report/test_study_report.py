@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from headway.report.study import keep_study, report_study
+from headway.report.study import report_study
 from headway.report.study.marks import legend, spread
 from headway.report.study.tables import as_csv, as_latex, as_markdown, on_terminal
 from headway.storage import read_json, write_json
-from headway.study.kept import read_kept
+from headway.study.kept import keep_study, read_kept
 
 made = runpy.run_path(str(Path(__file__).parent / "study_results.py"))
 HOSTILE, study_results = made["HOSTILE"], made["study_results"]
