@@ -12,7 +12,7 @@ from headway.analysis.anatomy import Reading
 from headway.analysis.arrays import Array
 from headway.analysis.blocks import Whole
 from headway.analysis.hidden_states import check_runs
-from headway.analysis.patterns import Patterns, attention_patterns, averaged, stacked
+from headway.analysis.patterns import Patterns, attention_patterns, averaged, softmax, stacked
 from headway.analysis.rank import TextRanks, over_texts, ranks
 from headway.analysis.text_scores import text_scores
 
@@ -22,12 +22,21 @@ Tokens = tuple[Array, Array | None]  # ids of a text's tokens, and of their segm
 
 
 @dataclass(frozen=True, eq=False)
+class SameToken:
+    """Attention of tokens that a text has more than once to where else they stand in it; mean over such tokens."""
+
+    share: Array  # (layers, H)
+    chance: float  # what attention to every token alike would give
+
+
+@dataclass(frozen=True, eq=False)
 class TextMeasures:
     """Measures over T texts."""
 
     ranks: TextRanks
     patterns: Patterns  # (layers, H), mean over the texts
     kinds: Array  # (layers, H), of strings
+    same_token: SameToken | None  # None where no text has a token twice
 
 
 def measure_texts(
@@ -46,12 +55,13 @@ def measure_tokens(
     reading: Reading, tokens: Sequence[Tokens], *, progress: Callable[[int], None] | None = None
 ) -> TextMeasures:
     """The same on texts that were tokenized; one text's matrices are held at a time."""
-    found, patterns = [], []
+    found, patterns, repeated = [], [], []
     for number, (ids, segments) in enumerate(tokens):
         scores = text_scores(reading, ids, segments)
         found.append({kind: ranks(np.stack(layers)) for kind, layers in scores.items()})
         whole = [attention_patterns(Whole(layer), causal=reading.causal) for layer in scores["whole"]]
         patterns.append(stacked(whole))
+        repeated.append(_to_same_token(scores["whole"], ids, causal=reading.causal))
         if progress is not None:
             progress(number)
     mean = averaged(patterns)
@@ -64,7 +74,29 @@ def measure_tokens(
         ),
         patterns=mean,
         kinds=mean.kinds(),
+        same_token=_mean_over_tokens(repeated),
     )
+
+
+def _to_same_token(scores: Sequence[Array], ids: Array, *, causal: bool) -> tuple[Array, float, int]:
+    """Sums over the tokens that stand elsewhere too: of their shares, (layers, H), and of chance; and how many."""
+    same = ids[:, None] == ids[None, :]
+    np.fill_diagonal(same, False)
+    rows = np.arange(len(ids)) if causal else None
+    if rows is not None:
+        same &= rows[None, :] <= rows[:, None]
+    keys = np.full(len(ids), len(ids)) if rows is None else rows + 1
+    count = same.sum(axis=-1)
+    shares = [(softmax(layer, rows) * same).sum(axis=(1, 2)) for layer in scores]
+    return np.stack(shares), float((count / keys).sum()), int((count > 0).sum())
+
+
+def _mean_over_tokens(found: Sequence[tuple[Array, float, int]]) -> SameToken | None:
+    tokens = sum(count for *_, count in found)
+    if not tokens:
+        return None
+    share = sum((shares for shares, *_ in found), start=np.zeros(1)) / tokens
+    return SameToken(share=share, chance=sum(chance for _, chance, _ in found) / tokens)
 
 
 def tokenized(reading: Reading, tokenizer: Any, texts: Sequence[str], length: int) -> list[Tokens]:

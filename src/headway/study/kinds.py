@@ -215,6 +215,8 @@ def _shown(measures: Any) -> dict[str, Any]:
     """What the page of a study shows: curves near the diagonal, kinds of heads, ranks on texts."""
     import numpy as np
 
+    from headway.analysis.plain import plain
+
     heads = measures.heads
     near = np.abs(heads.offsets) <= SHOWN_OFFSETS
     ranks = None if measures.texts is None else measures.texts.ranks
@@ -224,6 +226,7 @@ def _shown(measures: Any) -> dict[str, Any]:
         "toeplitz_r2": np.asarray(heads.r2, dtype=float).round(4).tolist(),
         "kinds": heads.kinds.tolist(),
         "head_dim": measures.model.head_dim,
+        "same_token": None if measures.texts is None else plain(measures.texts.same_token),
         "ranks": None
         if ranks is None
         else {kind: {"effective": r.effective.round(2).tolist(), "relative": r.relative.round(2).tolist()}

@@ -5,6 +5,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import torch
 import transformers
 from numpy.testing import assert_allclose
 
@@ -14,6 +15,7 @@ from headway.analysis.head_measures import picture
 from headway.analysis.plain import flattened, plain
 from headway.analysis.position_scores import position_scores
 from headway.analysis.reading import read
+from headway.analysis.text_measures import measure_tokens
 from headway.analysis.tisa_fit import fit_tisa
 from headway.analysis.toeplitz import diagonals, toeplitz_r2
 
@@ -64,6 +66,27 @@ def test_every_part_is_there(measured):
     assert measured.curves is None
     assert measured.texts.ranks.each["whole"].numerical.shape == (2, 2, 3)  # the empty text is left out
     assert measured.texts.patterns.previous.shape == (2, 3)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_attention_to_the_same_token_is_that_of_the_model(bert, gpt2, kind):
+    """Over all tokens of both texts that stand elsewhere too; in a causal model, that stood before."""
+    model = {"bert": bert(), "gpt2": gpt2}[kind]
+    model.set_attn_implementation("eager")
+    texts = [np.array([3, 5, 3, 7, 3, 5]), np.array([9, 8, 9])]
+    found = measure_tokens(read(model), [(ids, None) for ids in texts]).same_token
+    shares, chances = [], []
+    for ids in texts:
+        weights = model(input_ids=torch.tensor(ids[None]), output_attentions=True).attentions
+        for i, token in enumerate(ids):
+            others = [j for j, other in enumerate(ids) if other == token and j != i and (kind == "bert" or j < i)]
+            if others:
+                shares.append([[float(head[i, others].sum().detach()) for head in layer[0]] for layer in weights])
+                chances.append(len(others) / (len(ids) if kind == "bert" else i + 1))
+    assert len(shares) == (7 if kind == "bert" else 4)
+    assert_allclose(found.share, np.mean(shares, axis=0), rtol=1e-4)
+    assert found.chance == pytest.approx(np.mean(chances))
+    assert measure_tokens(read(model), [(np.array([1, 2, 3]), None)]).same_token is None
 
 
 def test_the_json_is_finite_and_small_and_says_what_the_arrays_are(measured, tmp_path):

@@ -115,11 +115,15 @@ def test_sentences_count_right(bert_folder):
     measures["heads"]["r2"] = [[0.95, 0.2, 0.3], [0.91, 0.4, 0.5]]
     measures["heads"]["kinds"] = [["previous", "previous", "broad"], ["other", "broad", "broad"]]
     measures["table"]["seam"]["start"] = 37
+    measures["texts"]["same_token"] = {"share": [[0.1, 0.0, 0.2], [0.1, 0.5, 0.1]], "chance": 0.04}
     text = " ".join(findings(measures))
     assert "F_P of 2 of the 6 heads" in text
     assert "median over heads is 0.450" in text
     assert "heads attend 2 to the previous token, 3 to everything alike and 1 to none of these." in text
     assert "at position 37" in text
+    assert (
+        "in layer 1, head 1: 50 % of that head's attention, where attention to all tokens alike would give 4 %" in text
+    )
     assert {row["kind"]: row["alone"] for row in kind_counts(measures)}["broad"] == 3
 
 

@@ -25,8 +25,8 @@ KIND_WORDS = {
 
 def findings(measures: dict[str, Any]) -> list[str]:
     """What stands at the top of the page."""
-    found = [_table(measures), _seam(measures), _heads(measures), _fits(measures), _kinds(measures), _texts(measures)]
-    return [sentence for sentence in found if sentence]
+    sentences = (_table, _seam, _heads, _fits, _kinds, _texts, _same_token)
+    return [sentence for sentence in (say(measures) for say in sentences) if sentence]
 
 
 def left_out(measures: dict[str, Any]) -> dict[str, str]:
@@ -136,6 +136,19 @@ def _texts(measures: dict[str, Any]) -> str:
         return f"{sentence}; {percent(ranks['beyond_head_dim'])} exceed that width, which a bias on the scores allows."
     holds = "none exceeds that width, as must be" if ranks["within_theorem"] else "some exceed that width"
     return f"{sentence}; {holds} where position is added to the input alone."
+
+
+def _same_token(measures: dict[str, Any]) -> str:
+    found = (measures["texts"] or {}).get("same_token")
+    if found is None:
+        return ""
+    share = np.array(found["share"])
+    layer, head = np.unravel_index(share.argmax(), share.shape)
+    return (
+        f"A token that a text has twice gets most from where else it stands in layer {layer}, head {head}: "
+        f"{percent(float(share.max()))} of that head's attention, where attention to all tokens alike would give "
+        f"{percent(found['chance'])}."
+    )
 
 
 def rank_table(measures: dict[str, Any]) -> dict[str, list[str]]:
