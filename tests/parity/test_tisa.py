@@ -40,6 +40,37 @@ def test_is_eq_5(build, kernels, q_len, k_len, q_start):
         assert_close(enc.bias(layer, q_len, k_len, q_start).dense(), expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("reach", [1, 3, 8, 20])
+@pytest.mark.parametrize(("q_len", "k_len", "q_start"), [(1, 1, 0), (9, 9, 0), (5, 9, 0), (1, 9, 8), (3, 12, 9)])
+def test_beyond_the_reach_is_the_value_at_its_end(build, reach, q_len, k_len, q_start):
+    enc = build("tisa", reach=reach)
+    bias = enc.bias(1, q_len, k_len, q_start)
+    expected = torch.empty(1, 2, q_len, k_len, dtype=torch.float64)
+    for h in range(2):
+        for i in range(q_len):
+            for j in range(k_len):
+                offset = max(-reach, min(reach, j - (q_start + i)))
+                expected[0, h, i, j] = f(parameters(enc, 1, h), offset)
+    assert_close(bias.dense(), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_a_reach_that_the_bells_do_not_leave_changes_nothing(build):
+    """At the start: sqrt(14 / 1e-3) tokens, and two for the center farthest out."""
+    whole, cut = build("tisa"), build("tisa", reach=121)
+    cut.load_state_dict(whole.state_dict())
+    with torch.no_grad():
+        for enc in (whole, cut):
+            enc.reset_parameters()
+            enc.amplitude.fill_(1.0)
+    assert_close(cut.bias(0, 300, 300).dense(), whole.bias(0, 300, 300).dense(), rtol=0, atol=1e-6)
+    assert cut.bias(0, 300, 300).reach == 121
+
+
+def test_a_reach_below_one_is_refused(build):
+    with pytest.raises(ValueError, match="reach: expected at least 1"):
+        build("tisa", reach=0)
+
+
 def test_the_sign_of_b_does_not_matter(build):
     enc = build("tisa")
     before = enc.bias(0, 9, 9).dense().detach()

@@ -24,6 +24,10 @@ class Tisa(PositionEncoding):
     Alone it is the paper's Eq. (4b); beside position embeddings in the input, Eq. (4a), it is "learned+tisa".
     kernels=0 is the paper's bag of words (Table 3b, S = 0): no bias, and order is not seen. The values are float32 or
     wider.
+
+    `reach` cuts the tails: offsets beyond it take the value at ±reach, which the fused kernels then hold as one number
+    (`Toeplitz.reach`). A bell of sharpness b has fallen to a millionth sqrt(14 / b) tokens from its center, 118 for the
+    widest at the start. None is the formula at every offset.
     """
 
     name = "tisa"
@@ -36,12 +40,21 @@ class Tisa(PositionEncoding):
     center: Tensor
 
     def __init__(
-        self, dims: Dimensions, *, sharing: str | None = None, kernels: int = 5, init_std: float = 0.1
+        self,
+        dims: Dimensions,
+        *,
+        sharing: str | None = None,
+        kernels: int = 5,
+        reach: int | None = None,
+        init_std: float = 0.1,
     ) -> None:
         super().__init__(dims, sharing=sharing)
         if kernels < 0:
             raise ValueError(f"kernels: expected at least 0, got {kernels}.")
+        if reach is not None and reach < 1:
+            raise ValueError(f"reach: expected at least 1, or None for no end, got {reach}.")
         self.kernels = kernels
+        self.reach = reach
         self.init_std = init_std
         size = (self.layer_sets, self.head_sets, kernels)
         for name in ("amplitude", "sharpness", "center"):
@@ -65,6 +78,10 @@ class Tisa(PositionEncoding):
         layer = self.layer_set(layer)
         dtype = torch.promote_types(self.center.dtype, torch.float32)  # half precision cannot count to 4096
         amplitude, sharpness, center = (p[layer].to(dtype) for p in (self.amplitude, self.sharpness, self.center))
-        offset = torch.arange(-(q_start + q_len - 1), k_len - q_start, device=center.device).to(dtype)
-        bells = torch.exp(-sharpness.abs()[..., None] * (offset - center[..., None]) ** 2)  # (H|1, S, Lq + Lk - 1)
-        return Toeplitz((amplitude[..., None] * bells).sum(dim=-2)[None], q_len)
+        first, last = -(q_start + q_len - 1), k_len - q_start - 1
+        if self.reach is not None:
+            first, last = -self.reach, self.reach
+        offset = torch.arange(first, last + 1, device=center.device).to(dtype)
+        bells = torch.exp(-sharpness.abs()[..., None] * (offset - center[..., None]) ** 2)  # (H|1, S, offsets)
+        values = (amplitude[..., None] * bells).sum(dim=-2)[None]
+        return Toeplitz(values, q_len) if self.reach is None else Toeplitz.clipped(values, q_len, k_len, q_start)
