@@ -22,7 +22,7 @@ from headway.attention.triton.tiles import (
     load_rows,
     near_band,
     relative_tile,
-    toeplitz_tile,
+    score_tile,
 )
 
 
@@ -98,6 +98,7 @@ def query_kernel(
     dq = tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)
     if DROPOUT:
         q_noise = load_noise(noise_ptr, pair, q_len, k_len, True, offs_q)
+    left_tile = q_tile
     if LOW_RANK:
         left_tile = load_rows(left_ptr, offs_q, offs_r, q_len, RANK, RANK, WHOLE_R, True)
         dleft = tl.zeros([BLOCK_Q, BLOCK_R], tl.float32)
@@ -120,18 +121,14 @@ def query_kernel(
             offs_k = start_k + tl.arange(0, BLOCK_K)
             k_tile = load_columns(k_ptr, offs_k, offs_d, k_len, k_stride, WIDTH, WHOLE, checked == 1)
             v_tile = load_columns(v_ptr, offs_k, offs_v, k_len, v_stride, V_WIDTH, WHOLE, checked == 1)
-            s = tl.dot(q_tile, k_tile, input_precision=PRECISION) * factor
-            if TOEPLITZ:
-                s += toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_q, offs_k)
+            right_tile = k_tile
             if LOW_RANK:
                 right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, RANK, RANK, WHOLE_R, checked == 1)
-                s += tl.dot(left_tile, right_tile, input_precision=PRECISION) * LOG2E
-            if RELATIVE:
-                tile = relative_tile(
-                    rows_ptr, start_q, start_k, offs_q[:, None], offs_k[None, :], q_len,
-                    rows_count, rows_shift, reach, BLOCK_Q, BLOCK_K,
-                )  # fmt: skip
-                s += tile * LOG2E
+            s = score_tile(
+                q_tile, k_tile, left_tile, right_tile, toe_ptr, toe_width, toe_shift,
+                rows_ptr, rows_count, rows_shift, reach, start_q, start_k, offs_q, offs_k, q_len, factor,
+                TOEPLITZ, LOW_RANK, RELATIVE, False, PRECISION, BLOCK_Q, BLOCK_K,
+            )  # fmt: skip
             p = tl.exp2(s - lse[:, None])
             if checked == 1:
                 ok = allowed_tile(
@@ -226,6 +223,7 @@ def key_kernel(
     dv = tl.zeros([BLOCK_K, BLOCK_V], tl.float32)
     if DROPOUT:
         k_noise = load_noise(noise_ptr, pair, q_len, k_len, False, offs_k)
+    right_tile = k_tile
     if LOW_RANK:
         right_tile = load_rows(right_ptr, offs_k, offs_r, k_len, RANK, RANK, WHOLE_R, True)
         dright = tl.zeros([BLOCK_K, BLOCK_R], tl.float32)
@@ -262,18 +260,14 @@ def key_kernel(
             else:
                 lse = tl.load(lse_ptr + offs_q, mask=offs_q < q_len, other=float("inf"))
                 delta = tl.load(delta_ptr + offs_q, mask=offs_q < q_len, other=0.0)
-            s = tl.dot(k_tile, q_tile, input_precision=PRECISION) * factor  # (BLOCK_K, BLOCK_Q)
-            if TOEPLITZ:
-                s += toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_k, offs_q)
+            left_tile = q_tile
             if LOW_RANK:
                 left_tile = load_columns(left_ptr, offs_q, offs_r, q_len, RANK, RANK, WHOLE_R, part != 0)
-                s += tl.dot(right_tile, left_tile, input_precision=PRECISION) * LOG2E
-            if RELATIVE:
-                tile = relative_tile(
-                    rows_ptr, start_q, start_k, offs_q[None, :], offs_k[:, None], q_len,
-                    rows_count, rows_shift, reach, BLOCK_Q, BLOCK_K,
-                )  # fmt: skip
-                s += tile * LOG2E
+            s = score_tile(  # (BLOCK_K, BLOCK_Q)
+                k_tile, q_tile, right_tile, left_tile, toe_ptr, toe_width, toe_shift,
+                rows_ptr, rows_count, rows_shift, reach, start_q, start_k, offs_q, offs_k, q_len, factor,
+                TOEPLITZ, LOW_RANK, RELATIVE, True, PRECISION, BLOCK_Q, BLOCK_K,
+            )  # fmt: skip
             p = tl.exp2(s - lse[None, :])
             if part != 0:
                 ok = allowed_tile(
@@ -380,21 +374,18 @@ def diagonal_kernel(
                 grad_tile = load_rows(grad_of, offs_q, offs_v, q_len, grad_stride, V_WIDTH, WHOLE, EDGES)
                 lse = tl.load(lse_ptr + pair * q_len + offs_q, mask=offs_q < q_len, other=float("inf"))
                 delta = tl.load(delta_ptr + pair * q_len + offs_q, mask=offs_q < q_len, other=0.0)
-                s = tl.dot(q_tile, k_tile, input_precision=PRECISION) * factor
-                s += toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_q, offs_k)
+                left_tile, right_tile = q_tile, k_tile
                 if LOW_RANK:
                     left = left_ptr + b * left_stride_b + h * left_stride_h
                     right = right_ptr + b * right_stride_b + h * right_stride_h
                     left_tile = load_rows(left, offs_q, offs_r, q_len, RANK, RANK, WHOLE_R, EDGES)
                     right_tile = load_columns(right, offs_k, offs_r, k_len, RANK, RANK, WHOLE_R, EDGES)
-                    s += tl.dot(left_tile, right_tile, input_precision=PRECISION) * LOG2E
                 rows_at = h * rows_stride_h + b * q_len * rows_count
-                if RELATIVE:
-                    tile = relative_tile(
-                        rows_ptr + rows_at, start_q, start_k, offs_q[:, None], offs_k[None, :], q_len,
-                        rows_count, rows_shift, reach, HALF, BLOCK,
-                    )  # fmt: skip
-                    s += tile * LOG2E
+                s = score_tile(
+                    q_tile, k_tile, left_tile, right_tile, toe_ptr, toe_width, toe_shift,
+                    rows_ptr + rows_at, rows_count, rows_shift, reach, start_q, start_k, offs_q, offs_k, q_len, factor,
+                    True, LOW_RANK, RELATIVE, False, PRECISION, HALF, BLOCK,
+                )  # fmt: skip
                 p = tl.exp2(s - lse[:, None])
                 if EDGES:
                     ok = allowed_tile(

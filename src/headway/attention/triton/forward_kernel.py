@@ -19,8 +19,7 @@ from headway.attention.triton.tiles import (
     load_columns,
     load_noise,
     load_rows,
-    relative_tile,
-    toeplitz_tile,
+    score_tile,
 )
 
 
@@ -64,6 +63,7 @@ def forward_kernel(
     offs_q = start_q + tl.arange(0, BLOCK_Q)
     offs_d, offs_v, offs_r = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_R)
     q_tile = load_rows(q_ptr, offs_q, offs_d, q_len, q_stride, WIDTH, WHOLE, True)
+    left_tile = q_tile
     if LOW_RANK:
         left_tile = load_rows(left_ptr, offs_q, offs_r, q_len, RANK, RANK, WHOLE_R, True)
     if DROPOUT:
@@ -89,18 +89,14 @@ def forward_kernel(
             start_k = tl.multiple_of(start_k, BLOCK_K)
             offs_k = start_k + tl.arange(0, BLOCK_K)
             k_tile = load_columns(k_ptr, offs_k, offs_d, k_len, k_stride, WIDTH, WHOLE, checked == 1)
-            s = tl.dot(q_tile, k_tile, input_precision=PRECISION) * factor
-            if TOEPLITZ:
-                s += toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_q, offs_k)
+            right_tile = k_tile
             if LOW_RANK:
                 right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, RANK, RANK, WHOLE_R, checked == 1)
-                s += tl.dot(left_tile, right_tile, input_precision=PRECISION) * LOG2E
-            if RELATIVE:
-                tile = relative_tile(
-                    rows_ptr, start_q, start_k, offs_q[:, None], offs_k[None, :], q_len,
-                    rows_count, rows_shift, reach, BLOCK_Q, BLOCK_K,
-                )  # fmt: skip
-                s += tile * LOG2E
+            s = score_tile(
+                q_tile, k_tile, left_tile, right_tile, toe_ptr, toe_width, toe_shift,
+                rows_ptr, rows_count, rows_shift, reach, start_q, start_k, offs_q, offs_k, q_len, factor,
+                TOEPLITZ, LOW_RANK, RELATIVE, False, PRECISION, BLOCK_Q, BLOCK_K,
+            )  # fmt: skip
             if checked == 1:
                 ok = allowed_tile(
                     offs_q[:, None] < q_len, offs_q[:, None], offs_k[None, :], q_len, k_len, length,
@@ -149,18 +145,14 @@ def forward_kernel(
         for start_k in range(first, tl.minimum(stop, start_q + BLOCK_Q + rows_shift + reach), BLOCK_K):
             offs_k = start_k + tl.arange(0, BLOCK_K)
             k_tile = load_columns(k_ptr, offs_k, offs_d, k_len, k_stride, WIDTH, WHOLE, True)
-            s = tl.dot(q_tile, k_tile, input_precision=PRECISION) * factor
-            if TOEPLITZ:
-                s += toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_q, offs_k)
+            right_tile = k_tile
             if LOW_RANK:
                 right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, RANK, RANK, WHOLE_R, True)
-                s += tl.dot(left_tile, right_tile, input_precision=PRECISION) * LOG2E
-            if RELATIVE:
-                tile = relative_tile(
-                    rows_ptr, start_q, start_k, offs_q[:, None], offs_k[None, :], q_len,
-                    rows_count, rows_shift, reach, BLOCK_Q, BLOCK_K,
-                )  # fmt: skip
-                s += tile * LOG2E
+            s = score_tile(
+                q_tile, k_tile, left_tile, right_tile, toe_ptr, toe_width, toe_shift,
+                rows_ptr, rows_count, rows_shift, reach, start_q, start_k, offs_q, offs_k, q_len, factor,
+                TOEPLITZ, LOW_RANK, RELATIVE, False, PRECISION, BLOCK_Q, BLOCK_K,
+            )  # fmt: skip
             p = tl.exp2(s - lse[:, None])
             if DROPOUT:
                 k_noise = load_noise(noise_ptr, pair, q_len, k_len, False, offs_k)

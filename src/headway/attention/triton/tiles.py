@@ -148,6 +148,35 @@ def relative_tile(
 
 
 @triton.jit
+def score_tile(
+    of_rows, of_columns,  # tiles of q and k, of k and q where KEYS_FIRST
+    row_factors, column_factors,  # the same of a low-rank bias; without one, whatever they are
+    toe_ptr, toe_width, toe_shift, rows_ptr, rows_count, rows_shift, reach,
+    start_q, start_k, offs_q, offs_k, q_len, factor,
+    TOEPLITZ: tl.constexpr, LOW_RANK: tl.constexpr, RELATIVE: tl.constexpr, KEYS_FIRST: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Scores of all pairs of the tile, with all biases there are, whether they may attend or not."""
+    s = tl.dot(of_rows, of_columns, input_precision=PRECISION) * factor
+    if TOEPLITZ:
+        if KEYS_FIRST:
+            s += toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_k, offs_q)
+        else:
+            s += toeplitz_tile(toe_ptr, toe_width, toe_shift, offs_q, offs_k)
+    if LOW_RANK:
+        s += tl.dot(row_factors, column_factors, input_precision=PRECISION) * LOG2E
+    if RELATIVE:
+        if KEYS_FIRST:
+            of_q, of_k = offs_q[None, :], offs_k[:, None]
+        else:
+            of_q, of_k = offs_q[:, None], offs_k[None, :]
+        s += LOG2E * relative_tile(
+            rows_ptr, start_q, start_k, of_q, of_k, q_len, rows_count, rows_shift, reach, BLOCK_Q, BLOCK_K
+        )
+    return s
+
+
+@triton.jit
 def far_sums(
     tile, start_q, start_k, offs_q, offs_k, shift, reach, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr
 ):  # fmt: skip
