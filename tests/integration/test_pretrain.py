@@ -514,6 +514,9 @@ def test_the_command_from_a_text_file_to_a_model(tmp_path, monkeypatch):
         (("--encoding", "tisa", "--option", "rank=3"), "options: expected of tisa"),
         (("--steps", "0"), "steps: expected a whole number of at least 1"),
         (("--corpus", "missing.txt"), "missing.txt"),
+        (("--encoding", "tisa", "--option", "kernels=abc"), "kernels: expected int, got 'abc'"),
+        (("--data", "x", "--corpus", "y", "--vocab-size", "9"), "data: expected none of --corpus, --vocab-size beside"),
+        (("--tokenizer", "./nowhere"), "tokenizer: expected a folder with a tokenizer, or a name on the Hub"),
     ],
 )
 def test_bad_options_are_named_without_a_traceback(tmp_path, monkeypatch, arguments, message):

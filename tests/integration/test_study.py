@@ -193,6 +193,7 @@ def test_killed_at_any_moment_it_ends_the_same(root, done, tmp_path):
         (["quick", "--size", "gpu"], "size: expected quick"),
         (["cost", "--executor", "slurm"], "executor: expected local or ray"),
         (["cost", "--rows", "diet"], "rows: expected some of "),
+        (["cost", "--rows", "diet", "--dry-run"], "rows: expected some of "),
         (["cost", "--jobs", "0"], "jobs: expected at least 1, got 0"),
     ],
 )
@@ -221,6 +222,8 @@ def test_the_example_plan_builds():
     dry = call("study", ROOT / "examples" / "study_plan.py", "--dry-run", "--cpu", "--jobs", 2)
     assert dry.exit_code == 0
     assert "11 jobs, 11 to do" in dry.stdout and "with 2 at once" in dry.stdout
+    one = call("study", ROOT / "examples" / "study_plan.py", "--dry-run", "--cpu", "--rows", "t5")
+    assert "pretrain t5" in one.stdout and "pretrain diet" not in one.stdout and "5 jobs" in one.stdout
 
 
 def test_a_full_disk_is_told_before_anything_begins(tmp_path, monkeypatch):

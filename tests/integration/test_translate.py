@@ -411,12 +411,21 @@ def flat(text):
         (("train", "--source", "builtin:20", "--tokens", "16"), "tokens: expected at least"),
         (("decode", "none.txt", "--model", "MODEL"), "input: expected a file, or - for standard input"),
         (("decode", "-", "--model", "nowhere"), "model: expected a folder such as model/ of a run"),
-        (("decode", "CORPUS/latin.de", "--model", "MODEL"), "line 10: expected UTF-8"),
+        (("decode", "-", "--model", "MODEL/.."), "/../model'?"),
+        (("decode", "CORPUS/latin.de", "--model", "MODEL"), "Convert the file (iconv -f LATIN1 -t UTF-8)."),
+        (("decode", "CORPUS/train.en", "--model", "MODEL", "--top-k", "3"), "expected --sample beside them"),
+        (("train", "--data", "x", "--source", "CORPUS/train.en"), "data: expected none of --source beside it"),
+        (("train", "--encoding", "shaw", "--encoding-option", "clip=x"), "clip: expected int or None, got 'x'"),
         (
             ("decode", "CORPUS/train.en", "--model", "MODEL", "--n-best", "9"),
             "n_best: expected at most beam (4), got 9",
         ),
         (("score", "CORPUS/train.en", "--reference", "none.de"), "input: expected a text file, got 'none.de'"),
+        (("score", "a", "a", "--reference", "b"), "translations: expected each file once, got a, a"),
+        (
+            ("score", "CORPUS/train.en", "CORPUS/train.de", "--reference", "CORPUS/train.de", "--samples", "0"),
+            "samples: expected at least 1, got 0",
+        ),
     ],
 )
 def test_bad_input_is_named_without_a_traceback(tmp_path, monkeypatch, corpus, trained, arguments, message):

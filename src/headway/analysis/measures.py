@@ -98,7 +98,7 @@ def analyze(
     *,
     stack: str = "encoder",
     kernels: Sequence[int] = (1, 3, 5),
-    text_length: int = 128,
+    text_length: int | None = None,
     carried: bool = True,
     seed: int = 0,
     progress: Progress | None = None,
@@ -108,7 +108,8 @@ def analyze(
     Args:
         model: a transformers or headway model, with any head or none; see `headway.analysis.FAMILIES`.
         tokenizer: the model's own, needed for `texts`.
-        texts: real texts, for ranks and for what heads really attend to; each is cut to `text_length` tokens.
+        texts: real texts, for ranks and for what heads really attend to; each is cut to `text_length` tokens: 128
+            unless given, or all that the model has room for.
         positions: how many to analyse; all that the model has unless given, 512 where there is no limit.
         stack: of an encoder-decoder, which side.
         kernels: numbers of kernels to fit to every head's profile.

@@ -17,6 +17,7 @@ from headway.analysis.rank import TextRanks, over_texts, ranks
 from headway.analysis.text_scores import text_scores
 
 SHORTEST = 3  # tokens a text must have
+USUAL = 128  # tokens that a longer text is cut to
 
 Tokens = tuple[Array, Array | None]  # ids of a text's tokens, and of their segments in models that have segments
 
@@ -44,10 +45,10 @@ def measure_texts(
     tokenizer: Any,
     texts: Sequence[str],
     *,
-    length: int = 128,
+    length: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> TextMeasures:
-    """Ranks and patterns on texts, each cut to `length` tokens."""
+    """Ranks and patterns on texts, each cut to `length` tokens: 128, or what the model has room for, unless given."""
     return measure_tokens(reading, tokenized(reading, tokenizer, texts, length), progress=progress)
 
 
@@ -99,12 +100,15 @@ def _mean_over_tokens(found: Sequence[tuple[Array, float, int]]) -> SameToken | 
     return SameToken(share=share, chance=sum(chance for _, chance, _ in found) / tokens)
 
 
-def tokenized(reading: Reading, tokenizer: Any, texts: Sequence[str], length: int) -> list[Tokens]:
+def tokenized(reading: Reading, tokenizer: Any, texts: Sequence[str], length: int | None) -> list[Tokens]:
     """Each text that has enough tokens."""
     check_runs(reading)
     if isinstance(texts, str):
         raise TypeError("texts: expected a list of texts, got one string. Wrap it in a list.")
-    length = min(length, reading.limit or length)
+    if length is None:
+        length = min(USUAL, reading.limit or USUAL)
+    if reading.limit is not None and length > reading.limit:
+        raise ValueError(f"text_length: expected at most {reading.limit} (the model's positions), got {length}.")
     takes_segments = reading.segments is not None or reading.segment_scores is not None
     found = []
     for text in texts:

@@ -180,8 +180,8 @@ def check_rank(name: str, tensor: Tensor, axes: str) -> None:
         raise TypeError(f"{name}: expected a tensor ({axes}), got {type(tensor).__name__}.")
     if tensor.dim() != rank:
         raise ValueError(
-            f"{name}: expected {rank} axes ({axes}), got {tensor.dim()} in shape {tuple(tensor.shape)}. "
-            f"Add the missing axes with size 1 to share over them."
+            f"{name}: expected {rank} axes ({axes}), got {tensor.dim()} in shape {tuple(tensor.shape)}."
+            + (" Add the missing axes with size 1 to share over them." if tensor.dim() < rank else "")
         )
     if 0 in tensor.shape:
         raise ValueError(f"{name}: expected no empty axis ({axes}), got shape {tuple(tensor.shape)}.")

@@ -24,7 +24,9 @@ def analyze(
         str | None, typer.Option(help="Plain text (UTF-8), for ranks and attention on real inputs.")
     ] = None,
     texts: Annotated[int, typer.Option(min=1, help="How many pieces of the text, drawn with --seed.")] = 8,
-    text_length: Annotated[int, typer.Option(min=3, help="Tokens of each piece.")] = 128,
+    text_length: Annotated[
+        int | None, typer.Option(min=3, help="Tokens of each piece; else 128, or all that the model has room for.")
+    ] = None,
     positions: Annotated[
         int | None, typer.Option(help="How many; else all that the model has, 512 where there is no limit.")
     ] = None,
@@ -120,12 +122,15 @@ def measure(config: dict[str, Any], *, quiet: bool) -> Measures:
 
     import headway.convert  # noqa: F401  converted models are then known to transformers
     from headway.analysis import analyze, load_model, load_tokenizer
+    from headway.analysis.text_measures import USUAL
 
     disable_progress_bar()  # one bar is enough
     set_verbosity_error()  # load_model itself says what is missing
     texts = None
     if config["text"] is not None:
-        texts = drawn_texts(Path(config["text"]), config["texts"], LETTERS * config["text_length"], config["seed"])
+        texts = drawn_texts(
+            Path(config["text"]), config["texts"], LETTERS * (config["text_length"] or USUAL), config["seed"]
+        )
     model = load_model(config["model"], revision=config["revision"])
     tokenizer = None if texts is None else load_tokenizer(config["model"], revision=config["revision"])
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -138,7 +143,7 @@ def measure(config: dict[str, Any], *, quiet: bool) -> Measures:
             config["positions"],
             stack=config["stack"],
             kernels=config["kernels"],
-            text_length=config["text_length"] or 128,
+            text_length=config["text_length"],
             seed=config["seed"],
             progress=lambda done, total, what: progress.update(task, completed=done, total=total, description=what),
         )

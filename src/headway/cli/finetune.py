@@ -143,6 +143,9 @@ def tell(result: Result) -> None:
     for split in result.data:
         if split["skipped"]:
             typer.echo(f"left out {split['skipped']} bad rows of {split['name']} {split['split']}")
+        if split.get("cut"):
+            among = split.get("taken", split["labelled"])
+            typer.echo(f"cut {split['cut']:,} of {among:,} texts of {split['name']} {split['split']}, which are longer")
     others = f", {', '.join(result.predictions)}" if result.predictions else ""
     typer.echo(
         f"wrote {result.folder}: result.json, config.json, runs/ (a folder a run) and model/ (the best run's, for "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -86,6 +87,14 @@ def pretrain(
         from headway.tasks.pretrain import run
         from headway.tasks.pretrain.recipes import recipe as named
 
+        unused: dict[str, Any] = {
+            "corpus": corpus,
+            "text-field": text_field,
+            "skip-bad-lines": skip_bad_lines or None,
+            "kind": kind,
+        }
+        unused |= {"tokenizer": tokenizer, "vocab-size": vocab_size, "packed": packed or None, "validation": validation}
+        check_made(data, unused)
         config = named(recipe)
         config = replace(
             config,
@@ -131,6 +140,15 @@ def pretrain(
             config, resume=resume, progress=not quiet, tensorboard=tensorboard, fsdp=fsdp, cpu=cpu, graphs=graphs
         )
         tell(result)
+
+
+def check_made(data: str | None, options: Mapping[str, Any]) -> None:
+    """Raise for options of how data are made where they are made already."""
+    named = [f"--{name}" for name, value in options.items() if value is not None]
+    if data is not None and named:
+        raise ValueError(
+            f"data: expected none of {', '.join(named)} beside it, because {data} is made already, got both."
+        )
 
 
 def given(part: T, **values: Any) -> T:

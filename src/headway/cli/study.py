@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headway.study.study import Study
 
 NAMES = (
-    "quick, encodings, glue, glue-segments, glue-sharing, xtreme, xtreme-ablation, long-range, translation, "
+    "quick, questions, encodings, glue, glue-segments, glue-sharing, xtreme, xtreme-ablation, long-range, translation, "
     "shaw-translation, shaw-clip, shaw-parts, tisa-beside, tisa-alone, cost, parameters"
 )
 
@@ -78,7 +78,7 @@ def study(
         asked = Study(found, folder, store=_path(store), kept=_path(kept), gpu=bool(gpus) or elsewhere)
         slots = jobs if jobs is not None else (len(gpus) or int(elsewhere)) * jobs_per_gpu or cores()
         if dry_run:
-            typer.echo("\n".join(asked.outline(slots)))
+            typer.echo("\n".join(asked.outline(slots, rows or ())))
             if elsewhere:
                 typer.echo("This machine has no GPU: the times are those of one elsewhere. --cpu gives its own.")
             return

@@ -103,10 +103,18 @@ def train(
     from headway.cli.failures import told
 
     with told():
-        from headway.cli.pretrain import given, pairs
+        from headway.cli.pretrain import check_made, given, pairs
         from headway.tasks.translate import run
         from headway.tasks.translate.recipes import recipe as named
 
+        unused: dict[str, Any] = {
+            "source": source,
+            "target": target,
+            "dev-source": dev_source,
+            "dev-target": dev_target,
+        }
+        unused |= {"held-out": held_out, "tokenizer": tokenizer, "kind": kind, "vocab-size": vocab_size}
+        check_made(data, unused)
         config = named(recipe)
         if encoding is not None and encoding != config.model.encoding:  # the recipe's options are of its own encoding
             config = replace(config, model=replace(config.model, encoding=encoding, sharing=None, options={}))
@@ -202,6 +210,8 @@ def decode(
         from headway.tasks.translate import Translator
         from headway.tasks.translate.stream import blocks, output
 
+        if not sample and (temperature, top_k, top_p, seed) != (1.0, None, None, None):
+            raise ValueError("temperature, top_k, top_p, seed: expected --sample beside them, got a search without it.")
         if jobs is not None:
             torch.set_num_threads(jobs)
         translator = Translator.load(model, device="cpu" if cpu else None, limit=limit, tokens=tokens)
@@ -250,7 +260,9 @@ def score(
         from headway.tasks.translate import score as scored
         from headway.tasks.translate.stream import read_lines
 
-        texts = {name: read_lines(name) for name in dict.fromkeys(systems)}
+        if len(set(systems)) < len(systems):
+            raise ValueError(f"translations: expected each file once, got {', '.join(systems)}.")
+        texts = {name: read_lines(name) for name in systems}
         references = [read_lines(name) for name in reference]
         found = {name: scored(lines, references) for name, lines in texts.items()}
         for name, each in found.items():

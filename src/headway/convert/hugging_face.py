@@ -60,7 +60,8 @@ def operated(model: Any, conversion: Conversion) -> Converted:
     if conversion.replaces:
         base = "" if model.base_model is model else f"{model.base_model_prefix}."
         name = f"{base}embeddings.position_embeddings.weight"
-        state[name] = _position_table(model).mean(0, keepdim=True).to(state[name])
+        reached = _position_table(model)[: conversion.max_length]
+        state[name] = reached.mean(0, keepdim=True).to(state[name])
     lost, unknown = converted.load_state_dict(state, strict=False)
     wrong = [*unknown, *(name for name in lost if "position_bias." not in name)]
     assert not wrong, f"a converted model has the weights of its original, got {wrong}"

@@ -121,7 +121,8 @@ def _fold_mean(old: Any, new: Any) -> None:
     """The mean of what the old encoding adds to the input, added to every token's input."""
     if "input" not in old.encoding.places:
         return
-    nothing = torch.zeros(1, positions(old), old.config.hidden_size, dtype=torch.float64, device=old.device)
+    reached = min(positions(old), new.config.max_position_embeddings)
+    nothing = torch.zeros(1, reached, old.config.hidden_size, dtype=torch.float64, device=old.device)
     mean = old.encoding.embed(nothing)[0].mean(0)
     table = new.segments.table if isinstance(new.segments, SegmentInput) else new.words.weight
     table.copy_(table.double() + mean)

@@ -65,6 +65,7 @@ def convert(
             one that stays shares, so does the new one.
         max_length: longest text that the model is for; its own number of positions unless given. More needs "replace".
             DIET-ABS has no bias beyond it; of the others it is no limit, but what tokenizers and training are told.
+            A fit knows nothing of positions beyond it: give it where a model's last positions were hardly trained.
         start: fit (to the model's own F_P), zero, or random; unless given, fit to replace and zero to supplement. ALiBi
             has nothing to fit, and changes the model from the start.
         tokenizer, texts: F_P is measured on these texts, such as the model is used for; without texts, on words drawn
@@ -75,6 +76,8 @@ def convert(
     options = _options(to, given)
     room = room_of(model)
     _check_finite(model)
+    if max_length is not None and max_length < 1:
+        raise ValueError(f"max_length: expected a whole number of at least 1, got {max_length}.")
     conversion = room.planned(model, to, mode, sharing, max_length, options)
     start = _start(to, mode, start)
     with torch.random.fork_rng(devices=[]):
@@ -84,7 +87,8 @@ def convert(
         from headway.convert.initialise import fit
         from headway.convert.measured import position_factors
 
-        rows, special = _rows(model, room.positions(model), tokenizer, texts, seed)
+        known = min(room.positions(model), conversion.max_length)
+        rows, special = _rows(model, known, tokenizer, texts, seed)
         without = room.without_positions(model, conversion)
         fit(encoding_of(converted), position_factors(model, without, rows, first_is_special=special))
     elif start == "zero":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from headway.encodings.absolute import Learned, NoPosition, Sinusoidal
 from headway.encodings.alibi import Alibi
@@ -115,3 +115,17 @@ def _check_options(name: str, kinds: list[type[PositionEncoding]], options: dict
         raise ValueError(
             f"options: expected of {name} any of {', '.join(known) or '(it has none)'}, got {', '.join(unknown)}."
         )
+    for kind in kinds:
+        types = get_type_hints(kind.__init__)
+        for option in option_names(kind):
+            if option in options:
+                _check_type(option, options[option], types[option])
+
+
+def _check_type(option: str, value: Any, declared: Any) -> None:
+    """Options may come from a command line or a configuration file."""
+    kinds = get_args(declared) or (declared,)
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not (type(value) in kinds or (whole and (int in kinds or float in kinds))):
+        words = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
+        raise ValueError(f"{option}: expected {words}, got {value!r}.")

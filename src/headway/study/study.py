@@ -119,10 +119,15 @@ class Study:
                 f"{self.store.path}. Make room, or name another --store."
             )
 
-    def outline(self, slots: int) -> list[str]:
-        """The jobs, which of them are done, and what the others will take; nothing is done or written."""
+    def outline(self, slots: int, rows: Collection[str] = ()) -> list[str]:
+        """The jobs, which of them are done, and what the others will take; nothing is done or written.
+
+        Args:
+            rows: names of those whose jobs are told of. None: all.
+        """
+        _check_rows(self.plan, rows)
         lines, waiting, size = [], [], 0.0
-        unique = {each.job.key: each.job for each in self.planned}
+        unique = {each.job.key: each.job for each in self.planned if not rows or each.row in (None, *rows)}
         for job in unique.values():
             if self.store.result(job.key) is not None:
                 lines.append(f"{'done' if self.store.is_here(job.key) else 'kept':>10}  {job.label}")

@@ -159,3 +159,17 @@ def test_every_bias_is_of_the_scores():
     from headway.encodings import ENCODINGS
 
     assert all(ENCODINGS[name].places == ("scores",) for name in BIASES)
+
+
+@pytest.mark.parametrize("to", ["diet-rel", "tisa"])
+def test_a_fit_knows_nothing_of_positions_beyond_the_longest_text(tiny, to):
+    """Rows of the table that texts will not reach may hold anything."""
+    first, second = tiny("bert"), tiny("bert")
+    with torch.no_grad():
+        second.embeddings.position_embeddings.weight[12:] = 50.0
+    fitted = [convert(model, to, mode="replace", max_length=12, kernels=1 if to == "tisa" else None)
+              for model in (first, second)]  # fmt: skip
+    for one, other in zip(*(encoding_of(model).parameters() for model in fitted), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match="max_length: expected a whole number of at least 1, got -3"):
+        convert(first, to, mode="replace", max_length=-3)

@@ -40,6 +40,26 @@ def test_an_unknown_option_is_named(name):
         encoding(name, **SIZES, colour="red")
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("tisa", {"kernels": "a"}, "kernels: expected int, got 'a'"),
+        ("tisa", {"reach": 2.5}, "reach: expected int or None, got 2.5"),
+        ("rope", {"base": "x"}, "base: expected float, got 'x'"),
+        ("rope", {"interleaved": 1}, "interleaved: expected bool, got 1"),
+        ("shaw", {"clip": True}, "clip: expected int or None, got True"),
+        ("learned+tisa", {"kernels": None}, "kernels: expected int, got None"),
+    ],
+)
+def test_an_option_of_another_type_is_named(name, options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        encoding(name, **SIZES, **options)
+
+
+def test_a_whole_number_is_a_number():
+    assert encoding("rope", **SIZES, base=500).base == 500
+
+
 @pytest.mark.parametrize("name", SHARED)
 def test_an_unknown_sharing_lists_the_valid_ones(name):
     with pytest.raises(ValueError, match="sharing: expected one of none, head, layer, got 'heads'"):

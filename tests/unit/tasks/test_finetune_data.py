@@ -48,6 +48,17 @@ def test_mnli_is_judged_on_both_dev_splits(tokenizer, nli):
     assert data.dev["dev_matched"].judge(scores) == {"score": 0.75, "accuracy": 0.75}
 
 
+def test_texts_that_are_cut_are_counted(tokenizer, nli):
+    long = " ".join(["cat"] * 70)
+    rows = [f"{at}\t{long if at < 3 else 'cat'}\ta dog\tneutral" for at in range(20)]
+    write(nli / "MNLI" / "train.tsv", "index\tsentence1\tsentence2\tgold_label", *rows)
+    found = material(asked("mnli", train=(str(nli),)), tokenizer)
+    assert found.train.cut == 3 and found.train.lengths.max() == 64
+    assert [(each["use"], each["cut"]) for each in found.described] == [("train", 3), ("dev", 0), ("dev", 0)]
+    some = material(asked("mnli", train=(str(nli),), limit=5), tokenizer).described[0]
+    assert (some["rows"], some["taken"]) == (20, 5) and some["cut"] <= 3
+
+
 def test_languages_must_all_be_there_unless_some_are_asked_for(tokenizer, nli):
     with pytest.raises(FileNotFoundError, match=r"expected xnli test in en, ar, .* got none in ur, vi, zh\. Add the"):
         material(asked("mnli", train=(str(nli),), transfer=(f"xnli={nli}",)), tokenizer)

@@ -27,6 +27,7 @@ class Encoded:
         bounds: (N + 1,) where each begins, and the end of the last.
         labels: (N,) classes or scores, or (N, 2) first and last token of an answer.
         pad: token that fills up a batch.
+        cut: how many of the texts or pairs were longer than a sequence may be.
     """
 
     tokens: NDArray[np.int32]
@@ -34,6 +35,7 @@ class Encoded:
     bounds: NDArray[np.int64]
     labels: NDArray[Any]
     pad: int
+    cut: int = 0
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -95,10 +97,13 @@ def encode(tokenizer: Any, examples: Sequence[Example], *, length: int) -> Encod
         [row for part in parts for row in part["token_type_ids"]],
         labels=_labels(examples, number=number),
         pad=tokenizer.pad_token_id,
+        cut=sum(bool(row.overflowing) for part in parts for row in part.encodings or ()),
     )
 
 
-def flat(tokens: list[list[int]], segments: list[list[int]], *, labels: NDArray[Any], pad: int) -> Encoded:
+def flat(
+    tokens: list[list[int]], segments: list[list[int]], *, labels: NDArray[Any], pad: int, cut: int = 0
+) -> Encoded:
     """Sequences as one."""
     bounds = np.zeros(len(tokens) + 1, np.int64)
     np.cumsum([len(row) for row in tokens], out=bounds[1:])
@@ -108,6 +113,7 @@ def flat(tokens: list[list[int]], segments: list[list[int]], *, labels: NDArray[
         bounds=bounds,
         labels=labels,
         pad=pad,
+        cut=cut,
     )
 
 

@@ -43,6 +43,10 @@ class Reference:
         found = re.fullmatch(r"([\w:-]+)(?:@(\w+))?(?:=(.*))?", text, flags=re.DOTALL)
         if found and found[1] in TASK_SETS and (found[3] is not None or TASK_SETS[found[1]].make):
             return cls(found[1], found[2] or split, found[3] or "")
+        if found and found[3] is not None and not Path(text).exists():
+            raise ValueError(
+                f"data: expected [NAME[@SPLIT]=]SOURCE with NAME one of {', '.join(TASK_SETS)}, got {text!r}."
+            )
         return cls(name, split, text)
 
 

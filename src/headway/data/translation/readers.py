@@ -78,17 +78,20 @@ def read_hub(
         yield from _row(row, languages, where, problems)
 
 
-def lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | None]]:
+def lines(path: Path, problems: Problems, otherwise: str = f", {SKIP}") -> Iterator[tuple[int, str | None]]:
     """The numbered lines of a text file, without their ends; None for one that cannot be read.
 
     Lines end with a newline only: other characters that Unicode calls line ends stand inside sentences.
+
+    Args:
+        otherwise: what else a reader of the message could do about a line that is no text.
     """
     number = 0
     try:
         with COMPRESSED[path.suffix](path) if path.suffix in COMPRESSED else path.open("rb") as file:
             while raw := file.readline(MAX_LINE):
                 number += 1
-                yield number, _decoded(raw, f"{path}, line {number}", number == 1, problems)
+                yield number, _decoded(raw, f"{path}, line {number}", number == 1, problems, otherwise)
     except TORN as error:  # always raised: the other file of a pair would go on
         raise ValueError(
             f"{path}, after line {number}: expected more of the compressed file, got {error}. "
@@ -98,7 +101,7 @@ def lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | None]]:
         raise ValueError(f"{path}: expected text, got an empty file. Write it again, or name another.")
 
 
-def _decoded(raw: bytes, where: str, first: bool, problems: Problems) -> str | None:
+def _decoded(raw: bytes, where: str, first: bool, problems: Problems, otherwise: str) -> str | None:
     if len(raw) == MAX_LINE:
         raise ValueError(f"{where}: expected less than {MAX_LINE >> 20} MiB a line, got more. Is it a text file?")
     try:
@@ -106,7 +109,7 @@ def _decoded(raw: bytes, where: str, first: bool, problems: Problems) -> str | N
     except UnicodeDecodeError as error:
         problems.add(
             f"{where}: expected UTF-8, got byte 0x{raw[error.start]:02x} ({error.reason}). "
-            f"Convert the file (iconv -f LATIN1 -t UTF-8), {SKIP}."
+            f"Convert the file (iconv -f LATIN1 -t UTF-8){otherwise}."
         )
         return None
 

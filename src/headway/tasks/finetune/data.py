@@ -65,7 +65,8 @@ class Material:
     Args:
         dev: by name of the split; the first chooses checkpoints.
         transfer: by data set, and by language in it.
-        described: what was read, for the record.
+        described: what was read, for the record; of training also how many examples were taken of all its splits
+            together, and everywhere how many were cut because they are too long.
     """
 
     train: Encoded
@@ -90,17 +91,24 @@ def material(config: FinetuneConfig, tokenizer: Any) -> Material:
         for language in languages(reference, part, data.languages):
             load(reference.name, reference.source, part, language=language, on_error=data.on_error)
     examples = limited([example for split in train for example in _labelled(split)], data.limit)
+    trained = tokens(task, examples, config, tokenizer)
+    judged = [(split, evaluation(split, config, tokenizer)) for split in dev]
+    transferred = {
+        name: {language: (split, evaluation(split, config, tokenizer)) for language, split in splits.items()}
+        for name, splits in transfer.items()
+    }
+    evaluated = [("dev", judged), *((name, list(found.values())) for name, found in transferred.items())]
     return Material(
-        train=tokens(task, examples, config, tokenizer),
-        dev={_name(split, task): evaluation(split, config, tokenizer) for split in dev},
-        transfer={
-            name: {language: evaluation(split, config, tokenizer) for language, split in splits.items()}
-            for name, splits in transfer.items()
-        },
+        train=trained,
+        dev={_name(split, task): each for split, each in judged},
+        transfer={name: {key: each for key, (_, each) in found.items()} for name, found in transferred.items()},
         described=[
-            {"use": use, **split.described()}
-            for use, splits in (("train", train), ("dev", dev), *((name, s.values()) for name, s in transfer.items()))
-            for split in splits
+            *({"use": "train", **split.described(), "taken": len(examples), "cut": trained.cut} for split in train),
+            *(
+                {"use": use, **split.described(), "cut": each.encoded.cut}
+                for use, found in evaluated
+                for split, each in found
+            ),
         ],
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -72,6 +73,15 @@ def prepared(config: PretrainConfig, own: Path, processes: Processes, *, show: b
     )
 
 
+def _loaded(source: str) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"tokenizer: expected a folder with a tokenizer, or a name on the Hub, got {source!r}: {error}"
+        ) from error
+
+
 def _make(text: Text, folder: Path, *, show: bool) -> None:
     """Tokenizer and shards, unless they are there; interrupted, it goes on."""
     claim(folder, {name: value for name, value in asdict(text).items() if name not in NOT_IN_DATA})
@@ -85,7 +95,7 @@ def _make(text: Text, folder: Path, *, show: bool) -> None:
             tell(f"training a tokenizer on {', '.join(text.corpus)}")
             tokenizer = train_tokenizer(corpora, text.trained_kind, text.vocab_size, folder / "tokenizer")
         else:
-            tokenizer = AutoTokenizer.from_pretrained(text.tokenizer)
+            tokenizer = _loaded(text.tokenizer)
             with atomic_path(folder / "tokenizer") as temporary:
                 tokenizer.save_pretrained(temporary)
         build_shards(

@@ -15,7 +15,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from headway.data.mlm.packing import sentences, whole_sentences
 from headway.data.translation.batches import cut, padded
 from headway.data.translation.vocabulary import Pieces
-from headway.models.translation import TranslationModel
+from headway.models.translation import TranslationConfig, TranslationModel
+from headway.storage import read_json
 from headway.tasks.training.saving import without_bar
 
 TOKENS = 4096  # of the sources of a batch, padding counted
@@ -68,8 +69,14 @@ class Translator:
     @classmethod
     def load(cls, folder: str | Path, *, device: str | None = None, **options: Any) -> Translator:
         """Model and tokenizer of a folder such as model/ of a run; in bfloat16 on a GPU."""
-        if not (Path(folder) / "config.json").is_file():  # transformers would look for it on the Hub
-            raise FileNotFoundError(f"model: expected a folder such as model/ of a run, got {str(folder)!r}.")
+        settings = Path(folder) / "config.json"
+        kind = read_json(settings).get("model_type") if settings.is_file() else None
+        if kind is None:  # transformers would look for it on the Hub
+            inside = Path(folder) / "model"
+            hint = f" Did you mean {str(inside)!r}?" if (inside / "config.json").is_file() else ""
+            raise FileNotFoundError(f"model: expected a folder such as model/ of a run, got {str(folder)!r}.{hint}")
+        if kind != TranslationConfig.model_type:
+            raise ValueError(f"model: expected a translation model, got one of type {kind} in {str(folder)!r}.")
         with without_bar():
             model = TranslationModel.from_pretrained(folder).eval()
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")

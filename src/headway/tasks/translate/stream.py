@@ -27,7 +27,7 @@ def blocks(source: str) -> Iterator[list[str]]:
     path = Path(source)
     if not path.is_file():
         raise FileNotFoundError(f"input: expected a file, or - for standard input, got {source!r}, which is none.")
-    each = (line or "" for _, line in lines(path, Problems("raise")))
+    each = (line or "" for _, line in lines(path, Problems("raise"), otherwise=""))
     while block := list(islice(each, BLOCK)):
         yield block
 
@@ -85,4 +85,4 @@ def read_lines(path: str) -> list[str]:
     """All lines of a text file."""
     if not Path(path).is_file():
         raise FileNotFoundError(f"input: expected a text file, got {path!r}, which is none. Check the path.")
-    return [line or "" for _, line in lines(Path(path), Problems("raise"))]
+    return [line or "" for _, line in lines(Path(path), Problems("raise"), otherwise="")]
