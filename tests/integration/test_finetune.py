@@ -280,7 +280,7 @@ def test_a_rate_that_breaks_the_weights_is_named(folders, glue, tmp_path):
     [
         (("rte", "--data", "nowhere"), "nowhere: expected the split train of rte"),
         (("rtee",), "task: expected one of cola"),
-        (("rte", "--data", "x", "--transfer", "foo=bar"), "data: expected [NAME[@SPLIT]=]SOURCE with NAME one of cola"),
+        (("rte", "--data", "foo=bar"), "No data set is called 'foo'"),
         (("rte", "--data", "x", "--recipe", "slow"), "recipe: expected one of full, quick"),
         (("sst2", "--data", "GLUE"), "line 8: expected 2 columns, got 1"),
         (("builtin:entailment", "--segments", "both"), "segments: expected one of"),

@@ -118,7 +118,7 @@ def _check_options(name: str, kinds: list[type[PositionEncoding]], options: dict
     for kind in kinds:
         types = get_type_hints(kind.__init__)
         for option in option_names(kind):
-            if option in options:
+            if option in options and option in types:
                 _check_type(option, options[option], types[option])
 
 

@@ -43,10 +43,6 @@ class Reference:
         found = re.fullmatch(r"([\w:-]+)(?:@(\w+))?(?:=(.*))?", text, flags=re.DOTALL)
         if found and found[1] in TASK_SETS and (found[3] is not None or TASK_SETS[found[1]].make):
             return cls(found[1], found[2] or split, found[3] or "")
-        if found and found[3] is not None and not Path(text).exists():
-            raise ValueError(
-                f"data: expected [NAME[@SPLIT]=]SOURCE with NAME one of {', '.join(TASK_SETS)}, got {text!r}."
-            )
         return cls(name, split, text)
 
 
@@ -116,9 +112,11 @@ def _file(task: TaskSet, source: Path, split: str, language: str) -> tuple[Path,
     found = _existing(task, source, split, language)
     if found is None:
         wanted = " or ".join(_filled(layout, language) for layout in layouts)
+        named = str(source).partition("=")
+        hint = f" No data set is called {named[0]!r}." if named[1] and not source.exists() else ""
         raise FileNotFoundError(
             f"{source}: expected the split {split} of {task.name} ({language}), got no {wanted} in that folder. "
-            f"Name the folder that has it, or one file."
+            f"Name the folder that has it, or one file.{hint}"
         )
     return found
 
