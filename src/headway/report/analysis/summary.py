@@ -145,7 +145,7 @@ def _same_token(measures: dict[str, Any]) -> str:
     share = np.array(found["share"])
     layer, head = np.unravel_index(share.argmax(), share.shape)
     return (
-        f"A token that a text has twice gets most from where else it stands in layer {layer}, head {head}: "
+        f"Tokens that a text has more than once attend to their other places most in layer {layer}, head {head}: "
         f"{percent(float(share.max()))} of that head's attention, where attention to all tokens alike would give "
         f"{percent(found['chance'])}."
     )
