@@ -21,8 +21,10 @@ class TransformerXL(PositionEncoding):
               r[l, h, n] = [sin(n w), cos(n w)] projection[l, h],  w[m] = 10000^(-2m / E)
     Symbols:  W_{k,R} -> projection, (layers, heads, E, D);  u, v, (layers, heads, D);  R_{i-j} -> the sinusoid
     Departs:  written as q + u in place of q, relative keys r for it, and the Toeplitz term scale * (v - u) . r, which
-              corrects (q + u) . r to (q + v) . r. Transformer-XL itself has one u and v for all layers, XLNet (and the
-              default here) one for each. Normal initialisation with `init_std`, XLNet's
+              corrects (q + u) . r to (q + v) . r. The sinusoid of no distance is taken from all others: what it adds is
+              the same for all keys of a query and changes no weight, but grows in training until half precision keeps
+              nothing beside it. Transformer-XL itself has one u and v for all layers, XLNet (and the default here) one
+              for each. Normal initialisation with `init_std`, XLNet's
     Yields:   q + u, and RelativeKeys + Toeplitz, layers * heads * (E + 2) * D parameters; any length
     Checked:  tests/parity/test_transformer_xl.py
 
@@ -72,7 +74,7 @@ class TransformerXL(PositionEncoding):
         return keys + Toeplitz(correction[None, :, first + reach : last + reach + 1], q_len)
 
     def _sinusoids(self, reach: int) -> Tensor:  # (2 * reach + 1, E)
-        """The sinusoid of the distance i - j for each offset j - i from -reach to reach."""
+        """The sinusoid of the distance i - j, less that of none, for each offset j - i from -reach to reach."""
         if torch.compiler.is_compiling():
             return self._make_sinusoids(reach)
         kept, like = self._waves, self.projection
@@ -85,7 +87,7 @@ class TransformerXL(PositionEncoding):
     def _make_sinusoids(self, reach: int) -> Tensor:
         distance = torch.arange(reach, -reach - 1, -1, device=self.projection.device)
         angle = angles(distance, self.dims.width)
-        waves = torch.cat([angle.sin(), angle.cos()], dim=-1)[..., : self.dims.width]  # sines first, then cosines
+        waves = torch.cat([angle.sin(), angle.cos() - 1], dim=-1)[..., : self.dims.width]  # sines first, then cosines
         return waves.to(self.projection.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
