@@ -11,7 +11,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 STUDIES = ROOT / "results" / "studies"
 ENCODINGS = STUDIES / "encodings" / "results.json"
-SHORTER = STUDIES / "encodings-86m" / "results.json"  # the same with fewer steps, one rate and four tasks; every row
+SHORTER = STUDIES / "encodings-86m" / "results.json"  # once more, with fewer steps, one rate and four tasks
 MULTI30K = ROOT / "results" / "translation" / "multi30k"
 EUROPARL = ROOT / "results" / "translation" / "europarl"
 PICTURE = ROOT / "docs" / "pictures" / "encodings.svg"
@@ -21,9 +21,9 @@ DRAWN = (
 )  # fmt: skip
 
 
-def encodings_on_text(rows: tuple[str, ...] | None = None, path: Path = ENCODINGS) -> str:
+def encodings_on_text(rows: tuple[str, ...] | None = None) -> str:
     """Every row that was trained, the lowest loss first; medians over seeds of fine-tuning."""
-    found = json.loads(path.read_text())
+    found = json.loads(ENCODINGS.read_text())
     columns = {column["name"]: (column, cells) for column, cells in zip(found["columns"], found["cells"], strict=True)}
     loss = columns["Loss"][1]
     trained = [row for row in found["rows"] if loss[row["name"]]["summary"] and (rows is None or row["name"] in rows)]
@@ -42,7 +42,7 @@ def encodings_on_text(rows: tuple[str, ...] | None = None, path: Path = ENCODING
         f"{tokens / 1e6:.0f}M tokens each, {'one seed or two' if again else 'one seed'} of pretraining; fine-tuning: "
         f"medians of {seeds} seeds, {'the better of rates' if rates[1:] else 'rate'} {' and '.join(rates)}; "
         f"{environment['gpu']}, torch {environment['torch']}, {found['study']['collected'][:10]}; from "
-        f"results/studies/{path.parent.name}.",
+        f"results/studies/encodings.",
     ]
     return "\n".join(lines)
 
@@ -52,9 +52,26 @@ def main_encodings() -> str:
     return encodings_on_text(DRAWN)
 
 
-def encodings_86m() -> str:
-    """Every row, trained for fewer steps."""
-    return encodings_on_text(path=SHORTER)
+def same_token() -> str:
+    """STS-B of two pretrainings, beside how much each layer's heads attend to other places of the same token."""
+    found, shorter = (json.loads(path.read_text()) for path in (ENCODINGS, SHORTER))
+    scores, earlier = (_medians(each, "STS-B") for each in (found, shorter))
+    shares = {row: each["same_token"] for row, each in found["analysis"].items() if each.get("same_token")}
+    layers = [f"layer {layer}" for layer in range(1, 1 + len(next(iter(shares.values()))["share"]))]
+    heads = [f"STS-B, {each['pretraining'][0]['tokens'] / 1e6:.0f}M tokens" for each in (found, shorter)]
+    lines = ["| | " + " | ".join((*heads, *layers)) + " |", "|---" * (len(heads) + len(layers) + 1) + "|"]
+    for row in sorted(shares, key=lambda row: -scores[row]):
+        cells = [f"{scores[row]:.1f}", f"{earlier[row]:.1f}" if row in earlier else "–"]
+        cells += [f"{max(layer):.2f}" for layer in shares[row]["share"]]
+        lines.append(f"| {row} | " + " | ".join(cells) + " |")
+    chance = next(iter(shares.values()))["chance"]
+    lines += [
+        "",
+        f"Layers: of the head that has most, the share of attention on other places of the same token in held-out "
+        f"text; by chance {chance:.2f}. From results/studies/encodings and results/studies/encodings-86m (one rate, 4 "
+        "epochs).",
+    ]
+    return "\n".join(lines)
 
 
 def translation_multi30k() -> str:
@@ -270,6 +287,14 @@ def draw() -> Path:
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(PICTURE, metadata={"Date": None})
     return PICTURE
+
+
+def _medians(found: dict[str, Any], name: str) -> dict[str, float]:
+    """Of a column, by row, where there are results."""
+    cells = next(
+        cells for column, cells in zip(found["columns"], found["cells"], strict=True) if column["name"] == name
+    )
+    return {row: cell["summary"]["median"] for row, cell in cells.items() if cell["summary"]}
 
 
 def _number(cell: dict[str, Any], column: dict[str, Any]) -> str:
