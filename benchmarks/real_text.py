@@ -17,7 +17,7 @@ EUROPARL = ROOT / "results" / "translation" / "europarl"
 PICTURE = ROOT / "docs" / "pictures" / "encodings.svg"
 DRAWN = (
     "none", "sinusoidal", "sinusoidal, amplitude 0.03", "learned", "alibi", "rope", "shaw", "t5", "diet-rel",
-    "diet-abs 64, shared", "tisa",
+    "diet-abs 64, shared", "tisa", "tupe-rel",
 )  # fmt: skip
 
 
@@ -261,9 +261,9 @@ def draw() -> Path:
 
     matplotlib.rcParams.update({"svg.hashsalt": "headway", "svg.fonttype": "none"})
     found = json.loads(ENCODINGS.read_text())
-    colors = [*matplotlib.colormaps["tab10"].colors, "black"]  # type: ignore[attr-defined]
+    colors = [*matplotlib.colormaps["tab10"].colors, "black", "magenta"]  # type: ignore[attr-defined]
     styles = dict(zip(DRAWN, colors, strict=True))
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
     training, longer = figure.subplots(1, 2)
     for run in found["pretraining"]:
         if run["row"] in styles and run["seed"] == 0:
@@ -278,12 +278,15 @@ def draw() -> Path:
         if len(known) > 1:
             longer.plot(*zip(*known, strict=True), marker="o", color=color, label=row)
     training.set(xlabel="step of 256 sequences", ylabel="loss of masked words, nats", title="Pretraining, 128 tokens")
+    training.set_yscale("log")  # most end close to each other
+    training.set_yticks([3, 3.5, 4, 5, 6, 7], ["3", "3.5", "4", "5", "6", "7"])
     longer.set(xlabel="tokens of a text", title="Longer texts than trained on", xscale="log")
     longer.set_xticks([int(n) for n in at], at)
-    longer.minorticks_off()
     for axes in (training, longer):
+        axes.minorticks_off()
         axes.grid(alpha=0.3)
-    training.legend(fontsize=8, ncols=2)
+    lines = dict(zip(*reversed(training.get_legend_handles_labels()), strict=True))
+    figure.legend([lines[row] for row in DRAWN], DRAWN, loc="outside right upper", fontsize=8)
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(PICTURE, metadata={"Date": None})
     return PICTURE
