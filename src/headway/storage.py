@@ -12,11 +12,13 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import Field, fields, is_dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 LEFTOVER = ".tmp"  # temporary names are .NAME.RANDOM.tmp
+LATER = {"later": True}  # metadata of a field that came after results with its configuration had been kept
 
 
 @contextmanager
@@ -85,6 +87,17 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         raise FileNotFoundError(f"{path}: expected a JSON file, got none. Check the folder's name.") from None
     except ValueError as error:  # wrong JSON or wrong UTF-8
         raise ValueError(f"{path}: expected JSON, got {error}. Write it again with what made it.") from error
+
+
+def settings(config: Any) -> dict[str, Any]:
+    """The fields of a dataclass, and of those in it, without those marked LATER that hold their default: what was
+    described before there was such a field has the same description, and hash, since."""
+    found = {field.name: getattr(config, field.name) for field in fields(config) if not _is_newcomer(config, field)}
+    return {name: settings(value) if is_dataclass(value) else value for name, value in found.items()}
+
+
+def _is_newcomer(config: Any, field: Field[Any]) -> bool:
+    return bool(field.metadata.get("later")) and getattr(config, field.name) == field.default
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

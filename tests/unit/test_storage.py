@@ -6,16 +6,19 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass, field
 
 import pytest
 
 from headway.storage import (
+    LATER,
     atomic_path,
     config_hash,
     environment,
     exclusive,
     read_json,
     remove_leftovers,
+    settings,
     write_json,
 )
 
@@ -112,6 +115,23 @@ def test_json_errors_name_the_file(tmp_path):
     with pytest.raises(TypeError, match="got complex: 1j"):
         write_json(path, 1j)
     assert path.read_bytes() == b'"\xff"'
+
+
+@dataclass(frozen=True)
+class Inner:
+    rate: float = 1.0
+    warmup: float = field(default=0.0, metadata=LATER)
+
+
+@dataclass(frozen=True)
+class Outer:
+    inner: Inner
+    names: tuple[str, ...] = ()
+
+
+def test_a_field_that_came_later_is_described_where_it_says_something():
+    assert settings(Outer(Inner())) == {"inner": {"rate": 1.0}, "names": ()}
+    assert settings(Outer(Inner(2.0, 0.1), ("a",))) == {"inner": {"rate": 2.0, "warmup": 0.1}, "names": ("a",)}
 
 
 def test_a_hash_does_not_depend_on_the_order_of_keys():

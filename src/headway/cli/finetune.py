@@ -44,6 +44,10 @@ def finetune(
     seed: Annotated[int, typer.Option(help="The first one.")] = 0,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training data.")] = None,
     batch: Annotated[int | None, typer.Option(help="Sequences of a step.")] = None,
+    position_rate: Annotated[
+        float | None,
+        typer.Option(help="Times the learning rate, for positions and segments; those per head hardly move at 1."),
+    ] = None,
     length: Annotated[int | None, typer.Option(help="Tokens of a sequence or window.")] = None,
     overlap: Annotated[int | None, typer.Option(help="Tokens that windows of a question's text share.")] = None,
     evaluate_every: Annotated[int | None, typer.Option(help="Steps between evaluations; else an epoch.")] = None,
@@ -108,6 +112,7 @@ def finetune(
                     config.protocol,
                     epochs=epochs,
                     batch=batch,
+                    position_rate=position_rate,
                     length=length,
                     evaluate=evaluate_every,
                     checkpoint=checkpoint_every,

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from headway.storage import settings
 
 T = TypeVar("T")
 
 
 def plain(config: Any) -> dict[str, Any]:
     """A configuration as JSON has it, without `out`, which says only where results go."""
-    value: dict[str, Any] = json.loads(json.dumps(asdict(config)))
+    value: dict[str, Any] = json.loads(json.dumps(settings(config)))
     value.pop("out", None)
     return value
 

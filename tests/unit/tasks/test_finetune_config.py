@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from headway.data.transfer.task_data import TASK_SETS
+from headway.study.configs import plain, restored
 from headway.tasks.finetune.config import Data, Grid, Protocol, Spans, Start
 from headway.tasks.finetune.recipes import full, quick, recipe
 
@@ -50,6 +51,17 @@ def test_references_are_filled_in():
     assert [(each.name, each.split) for each in questions.transferring] == [("tydiqa", "dev"), ("mlqa", "dev")]
 
 
+def test_a_rate_for_positions_is_described_only_where_there_is_one():
+    """Sweeps and jobs from before there was one keep their names."""
+    asked = config()
+    faster = replace(asked, protocol=replace(asked.protocol, position_rate=10.0))
+    assert "position_rate" not in asked.described()["protocol"]
+    assert faster.described()["protocol"]["position_rate"] == 10.0
+    assert asked.folder != faster.folder
+    assert restored(type(asked), plain(asked)) == asked
+    assert restored(type(asked), plain(faster)) == faster
+
+
 def test_the_built_in_language_needs_no_data():
     asked = full("builtin:entailment", Start(model="m"), Data())
     assert [(each.name, each.split) for each in asked.training] == [("builtin:entailment", "train")]
@@ -78,6 +90,7 @@ def test_the_built_in_language_needs_no_data():
         (lambda: Grid(rates=(0.0,), seeds=(1,)), "rates: expected learning rates above 0"),
         (lambda: Protocol(epochs=0, length=128), "epochs: expected a whole number of at least 1, got 0"),
         (lambda: Protocol(epochs=1, length=128, warmup=1.0), "warmup: expected a share"),
+        (lambda: Protocol(epochs=1, length=128, position_rate=0.0), "position_rate: expected above 0, got 0.0"),
         (lambda: Spans(max_answer=0), "max_answer: expected a whole number of at least 1"),
         (lambda: Start(model="m", segments="heads"), "segments: expected one of none, input, per-head, got 'heads'"),
         (lambda: recipe("fast"), "recipe: expected one of full, quick, got 'fast'"),

@@ -18,7 +18,7 @@ from headway.tasks.finetune.data import Material
 from headway.tasks.finetune.model import TransferLoss
 from headway.tasks.finetune.update import Update, recordable
 from headway.tasks.training import checkpoint
-from headway.tasks.training.optimizer import adamw
+from headway.tasks.training.optimizer import adamw, encoding_parameters
 from headway.tasks.training.processes import Processes
 
 
@@ -36,7 +36,13 @@ class Bench:
         self.config, self.processes = config, processes
         self.model = model
         self.loss = TransferLoss(model, config.task_set.kind).to(processes.device)
-        self.optimizer = adamw(self.loss, weight_decay=config.protocol.weight_decay)
+        rate = config.protocol.position_rate
+        if rate != 1 and next(encoding_parameters(model), None) is None:
+            raise ValueError(
+                f"position_rate: expected 1 for a model whose encodings have no parameters of headway's, got {rate:g}. "
+                "Give the rate of everything as learning rate."
+            )
+        self.optimizer = adamw(self.loss, weight_decay=config.protocol.weight_decay, position_rate=rate)
         self.train = Resident(data.train, processes.device)
         on = graphs and processes.device.type == "cuda"
         self.record = on and recordable(model, length=config.protocol.length)

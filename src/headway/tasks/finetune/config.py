@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from headway.data.transfer.task_data import Reference, task_set
 from headway.data.transfer.task_sets import TaskSet
-from headway.storage import config_hash
+from headway.storage import LATER, config_hash, settings
 from headway.tasks.training.plan import at_least
 
 SEGMENTS = ("none", "input", "per-head")
@@ -97,6 +97,8 @@ class Protocol:
         length: tokens of a sequence, or of a window of a question's text.
         batch: sequences of a step.
         warmup: share of the steps in which the learning rate rises.
+        position_rate: what the learning rate is multiplied by for the parameters of encodings, segments per head among
+            them. Numbers that are added to scores hardly move in a short run: Adam moves each by about the rate a step.
         evaluate: steps between evaluations; after every epoch, but at least every 3,500 steps, unless given.
         checkpoint: steps between checkpoints to resume from; a shorter run that is killed begins anew.
         bf16: autocast to bfloat16; None is on a GPU.
@@ -111,6 +113,7 @@ class Protocol:
     evaluate: int | None = None
     checkpoint: int = 3500
     bf16: bool | None = None
+    position_rate: float = field(default=1.0, metadata=LATER)
 
     def __post_init__(self) -> None:
         for name, least in (("epochs", 1), ("length", 8), ("batch", 1), ("checkpoint", 1)):
@@ -119,6 +122,8 @@ class Protocol:
             at_least("evaluate", self.evaluate, 1)
         if not 0 <= self.warmup < 1:
             raise ValueError(f"warmup: expected a share of at least 0 and below 1, got {self.warmup}.")
+        if not self.position_rate > 0:
+            raise ValueError(f"position_rate: expected above 0, got {self.position_rate}.")
         if not self.clip > 0 or not self.weight_decay >= 0:
             raise ValueError(
                 f"clip, weight_decay: expected above 0 and at least 0, got {self.clip, self.weight_decay}."
@@ -210,7 +215,7 @@ class FinetuneConfig:
 
     def described(self) -> dict[str, Any]:
         """As plain values, without `out`."""
-        description = asdict(self)
+        description = settings(self)
         del description["out"]
         return description
 

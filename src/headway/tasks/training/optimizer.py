@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
@@ -45,6 +47,13 @@ def hold_rates(optimizer: Optimizer, device: torch.device) -> None:
         group["lr"] = torch.zeros((), device=device)
 
 
+def encoding_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
+    """Of positions and segments, wherever they are in the model."""
+    for module in model.modules():
+        if isinstance(module, Encoding):
+            yield from module.parameters()
+
+
 def groups(model: nn.Module, weight_decay: float, position_rate: float) -> list[dict[str, object]]:
     """Matrices decay; vectors (biases, LayerNorm) and the parameters of encodings do not.
 
@@ -53,9 +62,7 @@ def groups(model: nn.Module, weight_decay: float, position_rate: float) -> list[
               encodings towards no position at all, and others, which have no parameters, not. Chen et al. (2021b) do
               not say.
     """
-    of_encodings = {
-        id(parameter) for module in model.modules() if isinstance(module, Encoding) for parameter in module.parameters()
-    }
+    of_encodings = {id(parameter) for parameter in encoding_parameters(model)}
     decaying: list[torch.Tensor] = []
     spared: list[torch.Tensor] = []
     positions: list[torch.Tensor] = []
