@@ -406,6 +406,14 @@ def test_a_text_with_bad_lines_can_be_tried_again_in_the_same_folder(tmp_path):
     assert Shards(tmp_path / "given" / "data" / "shards").index["tokenizer"] == shards.index["tokenizer"]
 
 
+def test_a_tokenizer_to_which_the_text_is_unknown(tmp_path):
+    config = tiny(tmp_path / "run", None, steps=2)
+    text = Text(corpus=("builtin:600",), vocab_size=10, length=32, validation=0.2)
+    with pytest.raises(ValueError, match=r"text: expected a tokenizer .* got one to which \d\d% of its tokens"):
+        pretrain(replace(config, text=text))
+    pretrain(replace(config, text=replace(text, vocab_size=120)))
+
+
 # Several processes.
 
 
@@ -492,9 +500,10 @@ def test_the_command_from_a_text_file_to_a_model(tmp_path, monkeypatch):
     done = command(
         *("--corpus", "text.txt", "--vocab-size", "200", "--length", "32", "--validation", "0.1"),
         *("--encoding", "diet-abs", "--option", "rank=4", "--sharing", "layer", "--segments", "per-head"),
-        *("--steps", "5", "--batch", "4", "--cpu", "--packed"),
+        *("--steps", "5", "--batch", "4", "--cpu", "--packed", "--resume"),
     )
     assert done.exit_code == 0, done.output
+    assert "holds no run to resume: a new one begins" in done.stderr
     (folder,) = (tmp_path / "runs").iterdir()
     assert folder.name.startswith("pretrain-tiny-diet-abs-")
     assert f"wrote runs/{folder.name}" in done.stdout

@@ -24,7 +24,10 @@ def finetune(
     model: Annotated[str, typer.Option(help="Folder or Hub name of one of our encoders or any of transformers.")],
     data: Annotated[
         list[str] | None,
-        typer.Option(metavar="[NAME=]SOURCE", help="Folder, file, or hub[:NAME]; several are trained on together."),
+        typer.Option(
+            metavar="[NAME[@SPLIT[:LANGUAGES]]=]SOURCE",
+            help="Folder, file, or hub[:NAME]; several are trained on together.",
+        ),
     ] = None,
     dev: Annotated[
         list[str] | None,
@@ -32,7 +35,7 @@ def finetune(
     ] = None,
     transfer: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME[@SPLIT]=SOURCE", help="Evaluated after training, in all its languages."),
+        typer.Option(metavar="NAME[@SPLIT[:LANGUAGES]]=SOURCE", help="Evaluated after training, in all its languages."),
     ] = None,
     predict: Annotated[
         list[str] | None, typer.Option(metavar="[NAME[@SPLIT]=]SOURCE", help="Write predictions, as GLUE takes them.")
@@ -84,7 +87,7 @@ def finetune(
     from headway.cli.failures import told
 
     with told():
-        from headway.cli.pretrain import given
+        from headway.cli.pretrain import given, tell_of_new
         from headway.tasks.finetune import Data, Grid, Start, run_all
         from headway.tasks.finetune.recipes import recipe as named
 
@@ -125,6 +128,8 @@ def finetune(
         if len(set(tasks)) < len(tasks):
             raise ValueError(f"tasks: expected each once, got {' '.join(tasks)}.")
         configs = [asked(task) for task in tasks]
+        for config in configs:
+            tell_of_new(config.folder, resume=resume)
         results = run_all(
             configs, resume=resume, progress=not quiet, jobs=jobs, baselines=baselines, cpu=cpu, graphs=graphs
         )

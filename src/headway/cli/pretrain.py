@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -136,6 +137,7 @@ def pretrain(
             seed=config.seed if seed is None else seed,
             out=out,
         )
+        tell_of_new(config.folder, resume=resume)
         result = run(
             config, resume=resume, progress=not quiet, tensorboard=tensorboard, fsdp=fsdp, cpu=cpu, graphs=graphs
         )
@@ -149,6 +151,12 @@ def check_made(data: str | None, options: Mapping[str, Any]) -> None:
         raise ValueError(
             f"data: expected none of {', '.join(named)} beside it, because {data} is made already, got both."
         )
+
+
+def tell_of_new(folder: str, *, resume: bool) -> None:
+    """Say that there is nothing to go on with, where --resume was given: the folder's name may be wrong."""
+    if resume and not Path(folder, "config.json").is_file() and os.environ.get("RANK", "0") == "0":
+        typer.echo(f"{folder} holds no run to resume: a new one begins", err=True)
 
 
 def given(part: T, **values: Any) -> T:

@@ -103,7 +103,7 @@ def train(
     from headway.cli.failures import told
 
     with told():
-        from headway.cli.pretrain import check_made, given, pairs
+        from headway.cli.pretrain import check_made, given, pairs, tell_of_new
         from headway.tasks.translate import run
         from headway.tasks.translate.recipes import recipe as named
 
@@ -161,6 +161,7 @@ def train(
             seed=config.seed if seed is None else seed,
             out=out,
         )
+        tell_of_new(config.folder, resume=resume)
         result = run(
             config, resume=resume, progress=not quiet, tensorboard=tensorboard, fsdp=fsdp, cpu=cpu, graphs=graphs
         )

@@ -229,6 +229,7 @@ def test_mnli_has_two_dev_splits():
         ("a=b/glue", ("rte", "train", "a=b/glue")),
         ("mnli=glue", ("mnli", "train", "glue")),
         ("mlqa@dev=x/y", ("mlqa", "dev", "x/y")),
+        ("mlqa@dev:de,zh-en=x/y", ("mlqa", "dev", "x/y", ("de", "zh-en"))),
         ("hub:me/glue:rte", ("rte", "train", "hub:me/glue:rte")),
         ("builtin:entailment", ("builtin:entailment", "train", "")),
         ("builtin:entailment@dev", ("builtin:entailment", "dev", "")),
@@ -237,3 +238,8 @@ def test_mnli_has_two_dev_splits():
 )
 def test_references(text, expected):
     assert Reference.parse(text, name="rte", split="train") == Reference(*expected)
+
+
+def test_a_reference_to_a_language_that_there_is_not():
+    with pytest.raises(ValueError, match=r"xquad: expected languages among .*, got xx"):
+        Reference.parse("xquad@test:de,xx=folder", name="squad", split="train")

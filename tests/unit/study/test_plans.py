@@ -10,6 +10,7 @@ from statistics import fmean
 
 import pytest
 
+from headway.data.transfer.task_data import Reference
 from headway.study.graph import jobs
 from headway.study.job import Store
 from headway.study.plan import Column, Plan, Row
@@ -34,7 +35,17 @@ def data(tmp_path_factory):
     for split in ("train", "dev"):
         for language in ("en", "de", "cs", "fr"):
             (root / "translation" / f"{split}.{language}").write_text("one\n")
+    tydiqa(root, "dev", "en", "three")
     return str(root)
+
+
+def tydiqa(root, split, language, answer):
+    """A file with one question."""
+    folder = root / "xtreme" / "tydiqa" / f"tydiqa-goldp-v1.1-{split}"
+    folder.mkdir(exist_ok=True)
+    answers = [{"text": answer, "answer_start": 8}]
+    entry = {"context": "one two three", "qas": [{"id": "1", "question": "what?", "answers": answers}]}
+    (folder / f"tydiqa.goldp.{language}.{split}.json").write_text(json.dumps({"data": [{"paragraphs": [entry]}]}))
 
 
 @pytest.mark.parametrize("size", ["quick", "gpu", "paper"])
@@ -286,6 +297,23 @@ def test_xtreme_on_one_gpu_does_without_tydiqa(data, tmp_path):
     assert plan.columns[-1].task == "XNLI,XQuAD F1,XQuAD EM,MLQA F1,MLQA EM"
     with pytest.raises(FileNotFoundError, match="tydiqa"):
         find_plan("xtreme", "paper", str(fewer))
+
+
+def test_xtreme_on_one_gpu_asks_training_questions_of_tydiqa_where_the_others_have_no_answers(data, tmp_path):
+    other = tmp_path / "data"
+    shutil.copytree(data, other, ignore=shutil.ignore_patterns("tydiqa.goldp*"))
+    (other / "corpus" / "ko-text.txt").write_text("one two three\n")
+    tydiqa(other, "dev", "en", "")
+    tydiqa(other, "train", "en", "three")
+    with pytest.raises(ValueError, match=r"expected TyDiQA's dev with answers, or .* than English, got neither"):
+        find_plan("xtreme", "gpu", str(other))
+    for language in ("ko", "sw"):
+        tydiqa(other, "train", language, "three")
+    questions = find_plan("xtreme", "gpu", str(other)).finetune["squad"]
+    assert questions.data.train == (f"{other}/xtreme/squad", f"tydiqa={other}/xtreme/tydiqa")
+    assert [(each.name, each.split) for each in questions.training] == [("squad", "train"), ("tydiqa", "train")]
+    assert questions.transferring[-1] == Reference("tydiqa", "train", f"{other}/xtreme/tydiqa", ("ko",))
+    assert find_plan("xtreme", "gpu", data).finetune["squad"].transferring[-1].split == "dev"
 
 
 def test_rows_of_each_size():

@@ -28,21 +28,28 @@ def task_set(name: str) -> TaskSet:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Which split of which data set, and where its files are."""
+    """Which split of which data set, where its files are, and in which languages, if that is said."""
 
     name: str
     split: str
     source: str
+    languages: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        known = task_set(self.name).languages if self.languages else ()
+        unknown = [each for each in self.languages if not {each} <= {*known} and not {*each.split("-")} <= {*known}]
+        if unknown:
+            raise ValueError(f"{self.name}: expected languages among {', '.join(known)}, got {', '.join(unknown)}.")
 
     @classmethod
     def parse(cls, text: str, *, name: str, split: str) -> Reference:
-        """[NAME[@SPLIT]=]SOURCE, with NAME and SPLIT as given unless the text says others.
+        """[NAME[@SPLIT[:LANGUAGE,...]]=]SOURCE, with NAME and SPLIT as given unless the text says others.
 
         SOURCE is a folder, a file, or hub[:NAME[:CONFIG]]; data sets that ship as code need none.
         """
-        found = re.fullmatch(r"([\w:-]+)(?:@(\w+))?(?:=(.*))?", text, flags=re.DOTALL)
-        if found and found[1] in TASK_SETS and (found[3] is not None or TASK_SETS[found[1]].make):
-            return cls(found[1], found[2] or split, found[3] or "")
+        found = re.fullmatch(r"([\w:-]+)(?:@(\w+)(?::([\w,-]+))?)?(?:=(.*))?", text, flags=re.DOTALL)
+        if found and found[1] in TASK_SETS and (found[4] is not None or TASK_SETS[found[1]].make):
+            return cls(found[1], found[2] or split, found[4] or "", tuple(found[3].split(",")) if found[3] else ())
         return cls(name, split, text)
 
 

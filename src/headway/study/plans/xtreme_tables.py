@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from headway.data.transfer.examples import Question
+from headway.data.transfer.task_data import found_languages, load
 from headway.study.plan import Claim, Column, Plan, Row
 from headway.study.plans import recipes
 from headway.study.plans.glue_tables import builtin_column, builtin_tasks
@@ -164,7 +166,8 @@ NOTES: Mapping[str, tuple[str, ...]] = {
     "gpu": (
         "BERT-small on the given corpora, in texts half as long as the paper's, at most 20,000 examples a task: "
         "compare rows, not papers. Scores are means over those languages of a data set that the encoder was pretrained "
-        "in. MLQA is its test, or its dev where the folder has no test.",
+        "in. MLQA is its test, or its dev where the folder has no test. English questions of TyDiQA are trained on, "
+        "too; where its dev has no answers, its training questions in other languages stand in.",
         FASTER_NOTE,
     ),
     "paper": (),
@@ -186,9 +189,11 @@ def _tasks(size: str, data: str | None) -> dict[str, FinetuneConfig]:
         languages=known,
         on_error="skip",
     )
+    learns_tydiqa = size == "gpu" and "tydiqa" in asked and "en" in found_languages("tydiqa", where["tydiqa"], "train")
+    more = (f"tydiqa={where['tydiqa']}",) if learns_tydiqa else ()
     squad = Data(
-        train=(where["squad"],),
-        transfer=tuple(f"{_with_split(name, where[name], size)}={where[name]}" for name in asked),
+        train=(where["squad"], *more),
+        transfer=tuple(f"{_with_split(name, where[name], size, known)}={where[name]}" for name in asked),
         languages=known,
         on_error="skip",
     )
@@ -196,15 +201,39 @@ def _tasks(size: str, data: str | None) -> dict[str, FinetuneConfig]:
 
 
 def _questions(size: str, data: str | None) -> tuple[str, ...]:
-    """The data sets of questions. TyDiQA may be left out at size gpu: XTREME's files of it have no answers."""
+    """The data sets of questions. TyDiQA may be left out at size gpu."""
     optional = size == "gpu" and data is not None and not (Path(data) / "xtreme" / "tydiqa").is_dir()
     return tuple(name for name in QUESTIONS if name != "tydiqa" or not optional)
 
 
-def _with_split(name: str, where: str, size: str) -> str:
-    """The split that papers report; at size gpu MLQA's dev, where a folder has no test."""
-    lacks_test = size == "gpu" and name == "mlqa" and not (Path(where) / "test").is_dir()
-    return f"{name}@dev" if lacks_test else name
+def _with_split(name: str, where: str, size: str, languages: tuple[str, ...]) -> str:
+    """The split that papers report.
+
+    At size gpu, MLQA's dev where a folder has no test. And where TyDiQA's dev has no answers, as in XTREME's files, the
+    training questions of the languages that are given, other than English, which is trained on.
+    """
+    if size != "gpu":
+        return name
+    if name == "mlqa" and not (Path(where) / "test").is_dir():
+        return f"{name}@dev"
+    if name == "tydiqa" and not _has_answers(where):
+        others = [each for each in found_languages(name, where, "train") if each in languages and each != "en"]
+        if not others:
+            raise ValueError(
+                f"{where}: expected TyDiQA's dev with answers, or its training questions in another of "
+                f"{', '.join(languages)} than English, got neither. Leave the folder out."
+            )
+        return f"{name}@train:{','.join(others)}"
+    return name
+
+
+def _has_answers(where: str) -> bool:
+    """Whether TyDiQA's dev has, in the first language that there is."""
+    there = found_languages("tydiqa", where, "dev")
+    return bool(there) and any(
+        isinstance(each, Question) and each.answers
+        for each in load("tydiqa", where, "dev", language=there[0], on_error="skip").examples
+    )
 
 
 def _columns(questions: tuple[str, ...]) -> tuple[Column, ...]:

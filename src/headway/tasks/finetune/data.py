@@ -140,8 +140,8 @@ def tokens(task: TaskSet, examples: Sequence[Any], config: FinetuneConfig, token
 def languages(reference: Reference, part: str, wanted: tuple[str, ...]) -> tuple[str, ...]:
     """Languages to evaluate in. All that the data set has must be there, unless some are asked for by name."""
     task = task_set(reference.name)
-    if len(task.languages) == 1:
-        return task.languages
+    if reference.languages or len(task.languages) == 1:
+        return reference.languages or task.languages
     if wanted:
         kept = tuple(name for name in wanted if {name} <= {*task.languages} or {*name.split("-")} <= {*task.languages})
         if not kept:
@@ -160,8 +160,11 @@ def languages(reference: Reference, part: str, wanted: tuple[str, ...]) -> tuple
 
 
 def _splits(reference: Reference, on_error: str) -> list[Split]:
-    parts = task_set(reference.name).parts(reference.split)
-    return [load(reference.name, reference.source, part, on_error=on_error) for part in parts]
+    return [
+        load(reference.name, reference.source, part, language=language, on_error=on_error)
+        for part in task_set(reference.name).parts(reference.split)
+        for language in reference.languages or (None,)
+    ]
 
 
 def _parts(references: Sequence[Reference]) -> list[tuple[str, Reference, str]]:

@@ -19,6 +19,8 @@ from headway.tasks.training.preparing import claim, telling
 from headway.tasks.training.processes import Processes
 from headway.tasks.training.runs import writing
 
+UNKNOWN = 0.2  # of the tokens, from which on a tokenizer does not fit the text
+CHECKED_ROWS = 1000
 NOT_IN_DATA = ("data", "evaluation_rows", "mask_probability")  # settings that tokenizer and shards do not depend on
 
 
@@ -58,6 +60,7 @@ def prepared(config: PretrainConfig, own: Path, processes: Processes, *, show: b
             f"length: expected {shards['train'].max_length}, of the rows in {folder}, got {text.length}. "
             f"Pass --length {shards['train'].max_length}, or leave --data out."
         )
+    _check_known(shards["validation"])
     plan, masked = config.optimisation, text.mask_probability
     static = bool(plan.compile) or processes.device.type == "cuda"  # compiled once, recorded once
     return Prepared(
@@ -71,6 +74,17 @@ def prepared(config: PretrainConfig, own: Path, processes: Processes, *, show: b
             static=static,
         ),
     )
+
+
+def _check_known(shards: Shards) -> None:
+    """A model of mostly [UNK] would learn to say [UNK], and name masked words well by that."""
+    tokens = shards.batch(range(min(len(shards), CHECKED_ROWS)))
+    unknown = (tokens == shards.specials["unk"]).sum() / (tokens != shards.specials["pad"]).sum()
+    if unknown > UNKNOWN:
+        raise ValueError(
+            f"text: expected a tokenizer that knows it, got one to which {unknown:.0%} of its tokens are unknown. "
+            "Pass a larger --vocab-size, or another --tokenizer."
+        )
 
 
 def _loaded(source: str) -> Any:
