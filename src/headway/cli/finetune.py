@@ -87,7 +87,7 @@ def finetune(
     from headway.cli.failures import told
 
     with told():
-        from headway.cli.pretrain import given, tell_of_new
+        from headway.cli.options import given, tell_of_new
         from headway.tasks.finetune import Data, Grid, Start, run_all
         from headway.tasks.finetune.recipes import recipe as named
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headway.cli.options import check_made, given, pairs, tell_of_new
+
 if TYPE_CHECKING:
     from headway.tasks.pretrain import Result
-
-T = TypeVar("T")
 
 
 def pretrain(
@@ -142,42 +139,6 @@ def pretrain(
             config, resume=resume, progress=not quiet, tensorboard=tensorboard, fsdp=fsdp, cpu=cpu, graphs=graphs
         )
         tell(result)
-
-
-def check_made(data: str | None, options: Mapping[str, Any]) -> None:
-    """Raise for options of how data are made where they are made already."""
-    named = [f"--{name}" for name, value in options.items() if value is not None]
-    if data is not None and named:
-        raise ValueError(
-            f"data: expected none of {', '.join(named)} beside it, because {data} is made already, got both."
-        )
-
-
-def tell_of_new(folder: str, *, resume: bool) -> None:
-    """Say that there is nothing to go on with, where --resume was given: the folder's name may be wrong."""
-    if resume and not Path(folder, "config.json").is_file() and os.environ.get("RANK", "0") == "0":
-        typer.echo(f"{folder} holds no run to resume: a new one begins", err=True)
-
-
-def given(part: T, **values: Any) -> T:
-    """The part of a configuration with those values that were given."""
-    return replace(part, **{name: value for name, value in values.items() if value is not None})  # type: ignore[type-var]
-
-
-def pairs(name: str, texts: list[str] | None) -> dict[str, Any] | None:
-    """NAME=VALUE options as a mapping; a value is JSON where it can be (8, 0.5, true, null), else text."""
-    if not texts:
-        return None
-    values: dict[str, Any] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not key or not equals:
-            raise ValueError(f"--{name}: expected NAME=VALUE, got {text!r}.")
-        try:
-            values[key] = json.loads(value)
-        except ValueError:
-            values[key] = value
-    return values
 
 
 def tell(result: Result) -> None:

@@ -103,7 +103,7 @@ def train(
     from headway.cli.failures import told
 
     with told():
-        from headway.cli.pretrain import check_made, given, pairs, tell_of_new
+        from headway.cli.options import check_made, given, pairs, tell_of_new
         from headway.tasks.translate import run
         from headway.tasks.translate.recipes import recipe as named
 
@@ -285,7 +285,7 @@ def score(
 
 def _data(config: TranslateConfig, **values: Any) -> Any:
     """The data that are asked for; a new source forgets the recipe's target, languages and dev text."""
-    from headway.cli.pretrain import given
+    from headway.cli.options import given
 
     start = config.data
     if values["source"] is not None:
