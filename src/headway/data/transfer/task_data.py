@@ -36,10 +36,10 @@ class Reference:
     languages: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        known = task_set(self.name).languages if self.languages else ()
-        unknown = [each for each in self.languages if not {each} <= {*known} and not {*each.split("-")} <= {*known}]
+        unknown = [each for each in self.languages if not task_set(self.name).knows(each)]
         if unknown:
-            raise ValueError(f"{self.name}: expected languages among {', '.join(known)}, got {', '.join(unknown)}.")
+            known = ", ".join(task_set(self.name).languages)
+            raise ValueError(f"{self.name}: expected languages among {known}, got {', '.join(unknown)}.")
 
     @classmethod
     def parse(cls, text: str, *, name: str, split: str) -> Reference:

@@ -96,6 +96,10 @@ class TaskSet:
     def __post_init__(self) -> None:
         assert self.kind in KINDS, self.kind
 
+    def knows(self, language: str) -> bool:
+        """Whether it is one of the data set's, or a pair of them."""
+        return language in self.languages or {*language.split("-")} <= {*self.languages}
+
     def parts(self, split: str) -> tuple[str, ...]:
         """The splits that a name stands for: MNLI's dev is dev_matched and dev_mismatched."""
         return tuple(each for each in self.splits if each == split or each.startswith(f"{split}_"))

@@ -140,10 +140,12 @@ def tokens(task: TaskSet, examples: Sequence[Any], config: FinetuneConfig, token
 def languages(reference: Reference, part: str, wanted: tuple[str, ...]) -> tuple[str, ...]:
     """Languages to evaluate in. All that the data set has must be there, unless some are asked for by name."""
     task = task_set(reference.name)
-    if reference.languages or len(task.languages) == 1:
-        return reference.languages or task.languages
+    if reference.languages:
+        return reference.languages
+    if len(task.languages) == 1:
+        return task.languages
     if wanted:
-        kept = tuple(name for name in wanted if {name} <= {*task.languages} or {*name.split("-")} <= {*task.languages})
+        kept = tuple(name for name in wanted if task.knows(name))
         if not kept:
             raise ValueError(
                 f"languages: expected some of {reference.name} ({', '.join(task.languages)}), got {', '.join(wanted)}."
