@@ -42,7 +42,7 @@ def encodings_on_text(rows: tuple[str, ...] | None = None) -> str:
         f"{tokens / 1e6:.0f}M tokens each, {'one seed or two' if again else 'one seed'} of pretraining; fine-tuning: "
         f"medians of {seeds} seeds, {'the better of rates' if rates[1:] else 'rate'} {' and '.join(rates)}; "
         f"{environment['gpu']}, torch {environment['torch']}, {found['study']['collected'][:10]}; from "
-        f"results/studies/encodings.",
+        "results/studies/encodings.",
     ]
     return "\n".join(lines)
 
