@@ -22,9 +22,9 @@ class TransformerXL(PositionEncoding):
     Symbols:  W_{k,R} -> projection, (layers, heads, E, D);  u, v, (layers, heads, D);  R_{i-j} -> the sinusoid
     Departs:  written as q + u in place of q, relative keys r for it, and the Toeplitz term scale * (v - u) . r, which
               corrects (q + u) . r to (q + v) . r. The sinusoid of no distance is taken from all others: what it adds is
-              the same for all keys of a query and changes no weight, but grows in training until half precision keeps
-              nothing beside it. Transformer-XL itself has one u and v for all layers, XLNet (and the default here) one
-              for each. Normal initialisation with `init_std`, XLNet's
+              the same for all keys of a query and changes no weight, but was seen to grow to thousands in training,
+              beside which half precision keeps little. Transformer-XL itself has one u and v for all layers, XLNet (and
+              the default here) one for each. Normal initialisation with `init_std`, XLNet's
     Yields:   q + u, and RelativeKeys + Toeplitz, layers * heads * (E + 2) * D parameters; any length
     Checked:  tests/parity/test_transformer_xl.py
 
