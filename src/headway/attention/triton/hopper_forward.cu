@@ -335,6 +335,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
         }
 #endif
         u32 a[STEPS][4];
+        far.meet();
         collect(a, rows, in_places, far, start_q + 16 * warp + begin, tiles * TILE);
         products_begin();
         const u32 values_is = describe(base + AT_TABLES + TILE_BYTES);

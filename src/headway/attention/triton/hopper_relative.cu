@@ -1,6 +1,10 @@
 // The gradients of attention with relative keys and values (Shaw et al., 2018) on Hopper, in half precision, for head width
 // 64. Two kernels: the gradients of q with what those of the tables need, and the gradients of k and v. The forward pass is
 // that of hopper_forward.cu.
+//
+// The gradients of a query's scores sum to 0. What they sum to here is an error of delta, which knows the output only as it
+// was rounded: it is taken from the gradients of the table and, in delta, from those of the keys. Where one weight stands
+// alone, or all that count are at one end of the table, nothing but that error would be left.
 
 #include "hopper.cuh"
 #include "hopper_relative.cuh"
@@ -11,7 +15,7 @@ template <bool IT_IS> struct Flag { static constexpr bool value = IT_IS; };
 
 extern "C" __global__ void __launch_bounds__(128, 3) query(
     const u16* q, const u16* k, const u16* v, const u16* grad,  // (B, H|Hk, L, 64), any strides but the last
-    const u16* key_table, const u16* value_table, const int* lengths, const float* lse, const float* delta,
+    const u16* key_table, const u16* value_table, const int* lengths, const float* lse, float* delta,  // better at the end
     u16* dq,                          // (B, Lq, H, 64)
     u16* dscores, u16* weights,       // (H, B, Lq, COUNT): of each place of a table
     u16* key_rows, u16* value_rows,   // (B, H, blocks, 64, STRIDE): what scores and their gradients look up, for `key`
@@ -25,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
     const u32 at_q = base, at_grad = base + TILE_BYTES, at_keys = base + 2 * TILE_BYTES, at_values = base + 3 * TILE_BYTES;
     const u32 at_k = base + 4 * TILE_BYTES, at_v = at_k + STAGES * TILE_BYTES;
     u16* of_keys = (u16*)(shared + (4 + 2 * STAGES) * TILE_BYTES);  // scores, which their gradients replace in place
-    u16* of_values = of_keys + TILE * STRIDE;                       // gradients of weights, which weights replace
+    u16* of_values = of_keys + TILE * STRIDE;                       // gradients of weights, which weights replace, too
 
     const int thread = threadIdx.x, warp = thread >> 5, row8 = (thread & 31) >> 2, pair = thread & 3;
     const int head = blockIdx.x % heads, slot = blockIdx.x / heads, slots = gridDim.x / heads;
@@ -73,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
 #ifdef DROPOUT
         const u32 row_noise[2] = {drop.of_queries[row0], drop.of_queries[row0 + 8]};
 #endif
-        float dq_acc[32];
+        float dq_acc[32], sum[2] = {0.0f, 0.0f};  // of a row's gradients of scores
         Ends far, far_weights;
 #pragma unroll
         for (int i = 0; i < 32; i++) dq_acc[i] = 0.0f;
@@ -183,15 +187,14 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
                         far.add(r, x, d0, d1);
                         rows.put(of_keys, r, x, packed[2 * n + r]);
 #endif
-#ifdef VALUES
                         far_weights.add(r, x, w0, w1);
                         rows.put(of_values, r, x, pack(w0, w1));
-#endif
                     }
                 }
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
-                    if (CLOSE) break;
+                    sum[r] += of_tile[r];
+                    if (CLOSE) continue;
                     (side < 0 ? far.left[r] : far.right[r]) += of_tile[r];
                     (side < 0 ? far_weights.left[r] : far_weights.right[r]) += of_weights[r];
                 }
@@ -209,6 +212,28 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
 #pragma unroll
         for (int i = 0; i < 32; i++) dq_acc[i] *= unit;
 
+        const int position = start_q + 16 * warp + begin;
+        sum_over_row(sum);
+        far_weights.meet();
+        far.meet();
+#ifdef KEYS
+        float weight[2] = {1.0f, 1.0f};  // all together
+#ifdef DROPOUT
+#pragma unroll
+        for (int r = 0; r < 2; r++) weight[r] = rows.sum(of_values, r, tiles * TILE);
+        sum_over_row(weight);
+#pragma unroll
+        for (int r = 0; r < 2; r++) weight[r] += far_weights.left[r] + far_weights.right[r];
+#endif
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const float each = weight[r] > 0.0f ? sum[r] / weight[r] : 0.0f;
+            far.left[r] -= each * far_weights.left[r];
+            far.right[r] -= each * far_weights.right[r];
+            rows.take(of_keys, of_values, r, each, tiles * TILE);
+        }
+#endif
+
         u32 a[STEPS][4];
         auto store = [&](u16* to) {
 #pragma unroll
@@ -221,7 +246,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
             }
         };
 #ifdef KEYS
-        collect(a, rows, of_keys, far, start_q + 16 * warp + begin, tiles * TILE);
+        collect(a, rows, of_keys, far, position, tiles * TILE);
         store(dscores);
         const u32 keys_is = describe(at_keys);
         products_begin();
@@ -232,7 +257,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
         products_done();
         pin(dq_acc);
 #ifdef VALUES
-        collect(a, rows, of_values, far_weights, start_q + 16 * warp + begin, tiles * TILE);
+        collect(a, rows, of_values, far_weights, position, tiles * TILE);
         store(weights);
 #endif
 #pragma unroll
@@ -245,6 +270,12 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
                     *(u32*)to = pack(dq_acc[i], dq_acc[i + 1]);
                 }
             }
+        }
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            if (row0 + 8 * r >= q_len || pair > 2) continue;
+            float* to = pair < 2 ? ends + ((of_pair * 2 + pair) * 3 + 1) * q_len + row0 + 8 * r : delta + at_row + 8 * r;
+            *to += sum[r];
         }
     }
 }

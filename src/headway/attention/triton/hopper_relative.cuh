@@ -63,6 +63,26 @@ struct Rows {
         }
         __syncwarp();
     }
+    // This thread's share of a row's numbers in their places for keys from 0 to `keys` - 1.
+    __device__ __forceinline__ float sum(const u16* rows, int r, int keys) const {
+        float total = 0.0f;
+        __syncwarp();
+        for (int x = LEFT + 1 + (threadIdx.x & 3); x < RIGHT; x += 4) {
+            const int key = x - place[r] + 2 * (threadIdx.x & 3);
+            if (key >= 0 && key < keys) total += number(rows[at[r] + x]);
+        }
+        return total;
+    }
+    // From each number in its place for keys from 0 to `keys` - 1, so many times that of the other rows is taken.
+    __device__ __forceinline__ void take(u16* rows, const u16* times, int r, float by, int keys) const {
+        __syncwarp();
+        for (int x = LEFT + 1 + (threadIdx.x & 3); x < RIGHT; x += 4) {
+            const int key = x - place[r] + 2 * (threadIdx.x & 3);
+            if (key < 0 || key >= keys) continue;
+            rows[at[r] + x] = (u16)pack(fmaf(-by, number(times[at[r] + x]), number(rows[at[r] + x])), 0.0f);
+        }
+        __syncwarp();
+    }
     // Two halves in their places, where one of them has a place of its own. The other may fall on that of an end, which
     // no other thread reads: to a row whose pairs begin at even places the left end is places 0 and 1, to the others 1
     // and 2, and likewise on the right.
@@ -70,6 +90,15 @@ struct Rows {
         if (x >= LEFT && x < RIGHT) *(u32*)(rows + at[r] + x) = both;
     }
 };
+
+// A thread's numbers for its two rows, summed over the four threads that share them.
+__device__ __forceinline__ void sum_over_row(float (&number)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        number[r] += __shfl_xor_sync(0xffffffff, number[r], 1);
+        number[r] += __shfl_xor_sync(0xffffffff, number[r], 2);
+    }
+}
 
 // Sums of a row at the two ends.
 struct Ends {
@@ -82,14 +111,8 @@ struct Ends {
         if (x >= RIGHT - 1) right[r] += second;
     }
     __device__ __forceinline__ void meet() {  // over the four threads of a row
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-#pragma unroll
-            for (int with = 1; with < 4; with *= 2) {
-                left[r] += __shfl_xor_sync(0xffffffff, left[r], with);
-                right[r] += __shfl_xor_sync(0xffffffff, right[r], with);
-            }
-        }
+        sum_over_row(left);
+        sum_over_row(right);
     }
 };
 
@@ -111,10 +134,10 @@ __device__ __forceinline__ u32 placed(const Rows& rows, const u16* of_places, co
     return both;
 }
 
-// The same of all places, as the tensor cores take their first factor. `position`: of this warp's first row.
+// The same of all places, as the tensor cores take their first factor, with ends that have met. `position`: of this
+// warp's first row.
 __device__ __forceinline__ void collect(
-    u32 (&a)[STEPS][4], const Rows& rows, const u16* of_places, Ends& ends, int position, int keys) {
-    ends.meet();
+    u32 (&a)[STEPS][4], const Rows& rows, const u16* of_places, const Ends& ends, int position, int keys) {
     __syncwarp();
     const bool whole = position - REACH + 1 >= 0 && position + 15 + REACH - 1 < keys;
 #pragma unroll
