@@ -336,7 +336,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
 #endif
         u32 a[STEPS][4];
         far.meet();
-        collect(a, rows, in_places, far, start_q + 16 * warp + begin, tiles * TILE);
+        collect(a, rows, [&](int r, int x) { return (u32)in_places[rows.at[r] + x]; }, far, start_q + 16 * warp + begin, tiles * TILE);
         products_begin();
         const u32 values_is = describe(base + AT_TABLES + TILE_BYTES);
 #pragma unroll

@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
 #ifdef DROPOUT
         const u32 row_noise[2] = {drop.of_queries[row0], drop.of_queries[row0 + 8]};
 #endif
-        float dq_acc[32], sum[2] = {0.0f, 0.0f};  // of a row's gradients of scores
+        float dq_acc[32], sum[2] = {0.0f, 0.0f}, weight[2] = {0.0f, 0.0f};  // of a row's gradients of scores and weights
         Ends far, far_weights;
 #pragma unroll
         for (int i = 0; i < 32; i++) dq_acc[i] = 0.0f;
@@ -122,17 +122,6 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
                     v_left[r] = number(of_values[rows.at[r] + LEFT]);
                     v_right[r] = number(of_values[rows.at[r] + RIGHT]);
 #endif
-                    if (row0 + 8 * r < q_len && pair < 2) {
-                        float* to = ends + (of_pair * 2 + pair) * 3 * q_len + row0 + 8 * r;
-                        const float of_value = pair ? v_right[r] : v_left[r];
-                        to[0] = lse_of[r] - (pair ? right[r] : left[r]);
-#ifdef DROPOUT
-                        to[q_len] = delta_of[r];
-#else
-                        to[q_len] = delta_of[r] - of_value;
-#endif
-                        to[2 * q_len] = of_value;
-                    }
                 }
             }
             const u32 q_is = describe(at_q), grad_is = describe(at_grad);
@@ -194,6 +183,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
                     sum[r] += of_tile[r];
+                    weight[r] += of_weights[r];
                     if (CLOSE) continue;
                     (side < 0 ? far.left[r] : far.right[r]) += of_tile[r];
                     (side < 0 ? far_weights.left[r] : far_weights.right[r]) += of_weights[r];
@@ -214,25 +204,21 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
 
         const int position = start_q + 16 * warp + begin;
         sum_over_row(sum);
+#ifdef DROPOUT
+        sum_over_row(weight);
+#endif
         far_weights.meet();
         far.meet();
-#ifdef KEYS
-        float weight[2] = {1.0f, 1.0f};  // all together
-#ifdef DROPOUT
-#pragma unroll
-        for (int r = 0; r < 2; r++) weight[r] = rows.sum(of_values, r, tiles * TILE);
-        sum_over_row(weight);
-#pragma unroll
-        for (int r = 0; r < 2; r++) weight[r] += far_weights.left[r] + far_weights.right[r];
-#endif
+        float each[2];  // what is taken from a gradient for each unit of weight
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const float each = weight[r] > 0.0f ? sum[r] / weight[r] : 0.0f;
-            far.left[r] -= each * far_weights.left[r];
-            far.right[r] -= each * far_weights.right[r];
-            rows.take(of_keys, of_values, r, each, tiles * TILE);
-        }
+            each[r] = sum[r];
+#ifdef DROPOUT
+            each[r] = weight[r] > 0.0f ? sum[r] / weight[r] : 0.0f;
 #endif
+            far.left[r] -= each[r] * far_weights.left[r];
+            far.right[r] -= each[r] * far_weights.right[r];
+        }
 
         u32 a[STEPS][4];
         auto store = [&](u16* to) {
@@ -246,7 +232,11 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
             }
         };
 #ifdef KEYS
-        collect(a, rows, of_keys, far, position, tiles * TILE);
+        auto better = [&](int r, int x) {
+            const int at = rows.at[r] + x;
+            return pack(fmaf(-each[r], number(of_values[at]), number(of_keys[at])), 0.0f);
+        };
+        collect(a, rows, better, far, position, tiles * TILE);
         store(dscores);
         const u32 keys_is = describe(at_keys);
         products_begin();
@@ -257,7 +247,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
         products_done();
         pin(dq_acc);
 #ifdef VALUES
-        collect(a, rows, of_values, far_weights, position, tiles * TILE);
+        collect(a, rows, [&](int r, int x) { return (u32)of_values[rows.at[r] + x]; }, far_weights, position, tiles * TILE);
         store(weights);
 #endif
 #pragma unroll
@@ -273,9 +263,18 @@ extern "C" __global__ void __launch_bounds__(128, 3) query(
         }
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            if (row0 + 8 * r >= q_len || pair > 2) continue;
-            float* to = pair < 2 ? ends + ((of_pair * 2 + pair) * 3 + 1) * q_len + row0 + 8 * r : delta + at_row + 8 * r;
-            *to += sum[r];
+            if (row0 + 8 * r >= q_len) continue;
+            const float better_delta = delta_of[r] + sum[r], of_value = pair ? v_right[r] : v_left[r];
+            if (pair == 2) delta[at_row + 8 * r] = better_delta;
+            if (pair >= 2) continue;
+            float* to = ends + (of_pair * 2 + pair) * 3 * q_len + row0 + 8 * r;
+            to[0] = lse_of[r] - (pair ? right[r] : left[r]);
+#ifdef DROPOUT
+            to[q_len] = better_delta;
+#else
+            to[q_len] = better_delta - of_value;
+#endif
+            to[2 * q_len] = of_value;
         }
     }
 }

@@ -63,26 +63,6 @@ struct Rows {
         }
         __syncwarp();
     }
-    // This thread's share of a row's numbers in their places for keys from 0 to `keys` - 1.
-    __device__ __forceinline__ float sum(const u16* rows, int r, int keys) const {
-        float total = 0.0f;
-        __syncwarp();
-        for (int x = LEFT + 1 + (threadIdx.x & 3); x < RIGHT; x += 4) {
-            const int key = x - place[r] + 2 * (threadIdx.x & 3);
-            if (key >= 0 && key < keys) total += number(rows[at[r] + x]);
-        }
-        return total;
-    }
-    // From each number in its place for keys from 0 to `keys` - 1, so many times that of the other rows is taken.
-    __device__ __forceinline__ void take(u16* rows, const u16* times, int r, float by, int keys) const {
-        __syncwarp();
-        for (int x = LEFT + 1 + (threadIdx.x & 3); x < RIGHT; x += 4) {
-            const int key = x - place[r] + 2 * (threadIdx.x & 3);
-            if (key < 0 || key >= keys) continue;
-            rows[at[r] + x] = (u16)pack(fmaf(-by, number(times[at[r] + x]), number(rows[at[r] + x])), 0.0f);
-        }
-        __syncwarp();
-    }
     // Two halves in their places, where one of them has a place of its own. The other may fall on that of an end, which
     // no other thread reads: to a row whose pairs begin at even places the left end is places 0 and 1, to the others 1
     // and 2, and likewise on the right.
@@ -116,16 +96,17 @@ struct Ends {
     }
 };
 
-// What lies in this thread's two of the eight places from `first` on: what was put there for keys from 0 to `keys` - 1
-// (WHOLE: all keys within reach are among them), and at the ends the sums.
-template <bool WHOLE>
-__device__ __forceinline__ u32 placed(const Rows& rows, const u16* of_places, const Ends& ends, int r, int first, int keys) {
+// What lies in this thread's two of the eight places from `first` on: the half that `at_place` gives for a row and a place
+// of keys from 0 to `keys` - 1 (WHOLE: all keys within reach are among them), and at the ends the sums.
+template <bool WHOLE, class Halves>
+__device__ __forceinline__ u32 placed(
+    const Rows& rows, const Halves& at_place, const Ends& ends, int r, int first, int keys) {
     if (first > RIGHT) return 0;
     u32 both = 0;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         const int x = first + 2 * (threadIdx.x & 3) + e, key = x - rows.place[r] + 2 * (threadIdx.x & 3);
-        u32 half = of_places[rows.at[r] + x];
+        u32 half = at_place(r, x);
         if (!WHOLE && (key < 0 || key >= keys)) half = 0;
         if (first <= LEFT) half = x < LEFT ? 0 : (x == LEFT ? pack(ends.left[r], 0.0f) : half);
         if (first + 7 >= RIGHT) half = x > RIGHT ? 0 : (x == RIGHT ? pack(ends.right[r], 0.0f) : half);
@@ -136,8 +117,9 @@ __device__ __forceinline__ u32 placed(const Rows& rows, const u16* of_places, co
 
 // The same of all places, as the tensor cores take their first factor, with ends that have met. `position`: of this
 // warp's first row.
+template <class Halves>
 __device__ __forceinline__ void collect(
-    u32 (&a)[STEPS][4], const Rows& rows, const u16* of_places, const Ends& ends, int position, int keys) {
+    u32 (&a)[STEPS][4], const Rows& rows, const Halves& at_place, const Ends& ends, int position, int keys) {
     __syncwarp();
     const bool whole = position - REACH + 1 >= 0 && position + 15 + REACH - 1 < keys;
 #pragma unroll
@@ -145,8 +127,8 @@ __device__ __forceinline__ void collect(
 #pragma unroll
         for (int part = 0; part < 4; part++) {
             const int r = part & 1, first = 16 * step + 8 * (part >> 1);
-            a[step][part] = whole ? placed<true>(rows, of_places, ends, r, first, keys)
-                                  : placed<false>(rows, of_places, ends, r, first, keys);
+            a[step][part] = whole ? placed<true>(rows, at_place, ends, r, first, keys)
+                                  : placed<false>(rows, at_place, ends, r, first, keys);
         }
     }
 }
