@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.real_text import (
     cross_lingual,
+    cross_lingual_ablation,
     draw,
     encodings_on_text,
     main_encodings,
@@ -260,6 +261,7 @@ TABLES = {
     "pretrained_positions": pretrained_positions,
     "table_by_steps": table_by_steps,
     "cross_lingual": cross_lingual,
+    "cross_lingual_ablation": cross_lingual_ablation,
     "papers_grid": papers_grid,
     "claims": claims,
 }

@@ -62,6 +62,20 @@ def test_every_plan_builds_at_every_size(name, size, data, tmp_path):
         assert any(row.published for row in plan.rows)
 
 
+def test_the_plan_that_lies_with_its_results_still_makes_their_jobs(data):
+    """results/studies/same-token, a file of one's own: the other seed, and two ways to fine-tune on one task."""
+    folder = Path(__file__).parents[3] / "results" / "studies" / "same-token"
+    results = json.loads((folder / "results.json").read_text())
+    plan = find_plan(str(folder / "plan.py"), "gpu", data)
+    assert [row.name for row in plan.rows] == [row["name"] for row in results["rows"]]
+    tuned = [each for each in jobs(plan) if each.job.kind == "finetune" and each.row == "tisa"]
+    assert [(each.task, each.seed) for each in tuned] == [("stsb", 2), ("stsb, 30 x", 2)]
+    assert [each.job.config["protocol"].get("position_rate", 1.0) for each in tuned] == [1.0, 30.0]
+    assert len({each.job.key for each in tuned}) == 2
+    with pytest.raises(ValueError, match="no STS-B"):
+        find_plan(str(folder / "plan.py"), "quick", None)
+
+
 @pytest.mark.parametrize("name", [name for name in PLANS if name not in (*ONLY_QUICK, "cost", "parameters")])
 def test_the_folder_of_data_reaches_the_jobs(name, data):
     for each in jobs(find_plan(name, "gpu", data)):

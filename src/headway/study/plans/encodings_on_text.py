@@ -99,7 +99,7 @@ def encodings(size: str = "gpu", data: str | None = None) -> Plan:
         pretrain=pretraining,
         finetune=tasks,
         lengths=lengths,
-        again=CLOSEST if size == "gpu" else (),
+        again=(*CLOSEST, "transformer-xl") if size == "gpu" else (),  # one of its runs collapsed
         analyse=True,
         claims=_claims(),
         notes=(
