@@ -138,8 +138,8 @@ def _play(case: Case, connection: Connection) -> None:
         connection.send(bench.prepare())
         while (order := connection.recv()) is not None:
             connection.send(bench.turn(*order))
-    except (EOFError, KeyboardInterrupt):
-        return  # the process that asks has gone
+    except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
+        return  # the process that asks has gone, or no longer waits
     except Exception as error:
         traceback.print_exc()
         connection.send(f"{type(error).__name__}: {str(error).partition(NEW_LINE)[0]}")

@@ -1,14 +1,16 @@
 """Measuring from end to end: rows in processes that take turns, and what happens when one breaks."""
 
+import multiprocessing
 import os
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import headway.models.layers as layers
 from headway.attention.call import attention
-from headway.cost import CostConfig, measure
+from headway.cost import CostConfig, measure, turns
 from headway.cost.bench import Bench, Case, Prepared, Turn
 
 SMALL = {"models": ("tiny",), "batch": 2, "device": "cpu", "rounds": 2}
@@ -151,3 +153,11 @@ def test_rows_that_are_late_are_left_out(pretended):
     assert time.monotonic() - begin < 30
     assert rows["alibi"].problem == "not ready in time"
     assert rows["none"].problem is None and len(rows["none"].training.seconds) >= 1
+
+
+def test_a_row_that_nobody_waits_for_any_longer_ends_quietly(monkeypatch, capfd):
+    ours, theirs = multiprocessing.Pipe()
+    ours.close()
+    monkeypatch.setattr(turns, "Bench", lambda case: SimpleNamespace(prepare=lambda: "ready"))
+    turns._play(None, theirs)
+    assert capfd.readouterr() == ("", "")

@@ -161,12 +161,12 @@ class Hopper:
         sums_q = q.new_empty(slots, heads, ways, tiles, TILE, TILE, dtype=torch.float32)
         counters = q.new_zeros(slots, heads, ways, tiles, dtype=torch.int32) if teams > 1 else None
         span = self.first + self.last + BLOCK
-        sums = q.new_zeros(slots, heads, teams, WARPS, span, dtype=torch.float32) if self.sums else None
+        sums = q.new_zeros(slots, heads, teams, 2, span, dtype=torch.float32) if self.sums else None
         if self.call.lengths is not None:  # blocks of keys that nobody sees are left out
             dk.zero_()
             dv.zero_()
         of_steps = q.new_zeros(slots, heads, teams, WARPS, 2, dtype=torch.float32) if self.segments else None
-        shared_bytes = 22 * TILE_BYTES + 3 * ((3 + 2 * self.segments) * TILE * 4 + self.bias_bytes) + 144
+        shared_bytes = 22 * TILE_BYTES + 3 * ((3 + 2 * self.segments) * TILE * 4 + self.bias_bytes) + 176
         shared_bytes += WARPS * 8 * 88 * 4 if self.sums else 0
         table, *where = self._bias(keys_first=True)
         self._run(

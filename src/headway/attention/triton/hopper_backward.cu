@@ -4,14 +4,14 @@
 // A block has two groups of 128 threads; each owns 64 keys and goes over the queries in tiles of 64. The gradient of q is
 // summed over the block's 128 keys by the tensor cores, over all keys in memory (`sums_q`): `teams` blocks share the keys of
 // a sequence and head, and take turns at each tile of queries in an order that is always the same (`rank`). So every sum
-// has one order, and scores are made once. Two more warps only move data: the loader brings tiles, the carrier takes
-// gradients of q to memory and, for whoever comes last, brings what the others summed.
+// has one order, and scores are made once. Four more warps work beside: the loader brings tiles, the carrier takes
+// gradients of q to memory and, for whoever comes last, brings what the others summed, and two adders see to SUMS.
 //
 // All blocks that share keys must run at the same time; they start at different tiles, so that turns are rarely waited for.
 //
 // SUMS: the gradient of a Toeplitz bias is wanted. Sums along diagonals start with plain additions of registers, as
-// fragments on one diagonal hold the same offsets; the 8 rows that remain of a warp pass through shared memory, and each
-// warp adds them to numbers of its own.
+// fragments on one diagonal hold the same offsets; the 8 rows that remain of a warp pass through shared memory to the adder
+// of its group, so that nobody who computes waits for memory.
 //
 // SEGMENTS: beside the bias, a step for each query, to be added where the key is of segment 1; two numbers of each head, one
 // for each segment of the query. Their gradients are sums of registers.
@@ -38,10 +38,13 @@ constexpr int OF_SEGMENTS = OF_STEPS + SEGMENTED * TILE * 4;
 constexpr int OF_BIAS = OF_SEGMENTS + SEGMENTED * TILE * 4;       // the bias
 constexpr int NUMBERS_BYTES = OF_BIAS + BIAS_BYTES;
 constexpr int AT_BARRIERS = AT_NUMBERS + STAGES * NUMBERS_BYTES;
-constexpr int AT_MODES = AT_BARRIERS + 128;
+constexpr int AT_MODES = AT_BARRIERS + 160;
 constexpr int AT_LINES = AT_MODES + 16;                           // SUMS: (WARPS, 8, PITCH)
 
-enum Barriers { QUERIES_IN = 0, QUERIES_OUT = 3, KEYS_IN = 6, KEYS_OUT = 8, DS_IN = 10, SLOT_READY = 12, SLOT_DONE = 14 };
+enum Barriers {
+    QUERIES_IN = 0, QUERIES_OUT = 3, KEYS_IN = 6, KEYS_OUT = 8, DS_IN = 10, SLOT_READY = 12, SLOT_DONE = 14,
+    LINES_IN = 16, LINES_OUT = 18,  // of each group
+};
 enum Modes { EMPTY, ALONE, SUMMED };  // what a slot holds for the groups: fill it; nothing to add; what others summed
 
 // d (64 x 32) = a^T b: a (16 x 64) and b (16 x 32) with columns side by side.
@@ -124,7 +127,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     u16* dq, u16* dk, u16* dv,                 // (B, L, H, 64)
     float* sums_q,                             // (slots, H, ways, tiles of queries, 64 x 64)
     u32* counters,                             // (slots, H, ways, tiles of queries), zero
-    float* sums,                               // SUMS: (slots, H, teams, WARPS, span) from offset -before - 63 on, zero
+    float* sums,                               // SUMS: (slots, H, teams, groups, span) from offset -before - 63 on, zero
     float* sums_of_steps,                      // SEGMENTS: (slots, H, teams, WARPS, 2)
     int batch, int heads, int groups, int q_len, int k_len, int causal, int table_head, int padded, int before, int flat,
     int q_padded, int q_segments_batch, int k_segments_batch, int span, int slots, int teams, int ways, double scale,
@@ -149,6 +152,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
             barrier_init(barrier(DS_IN + i), WARPS);
             barrier_init(barrier(SLOT_READY + i), 1);
             barrier_init(barrier(SLOT_DONE + i), WARPS);
+            barrier_init(barrier(LINES_IN + i), WARPS / 2);
+            barrier_init(barrier(LINES_OUT + i), 1);
         }
         barriers_made();
     }
@@ -157,6 +162,57 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
 
     // Of 384 times 168 registers, those that move data leave most to those that compute.
     if (group == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;\n");
+    if (threadIdx.x >= 320) {  // the adders, one for each group
+#ifdef SUMS
+        if (!walk.begin()) return;
+        const int of = uniform((threadIdx.x >> 5) - 10);
+        const float* lines = (const float*)(shared + AT_LINES) + of * 4 * 8 * PITCH;
+        float* own = sums + ((((long long)slot * heads + head) * teams + member) * 2 + of) * span + before;
+        int seen = 0;  // tiles whose offsets differ
+        do {
+            const int offset = walk.start_k + of * TILE - walk.tile * TILE;
+            if (is_low(offset, flat) || is_high(offset, flat)) continue;
+            float4* out = (float4*)(own + offset) + lane;
+            float4 so_far = *out, even = make_float4(0.0f, 0.0f, 0.0f, 0.0f), odd = even;
+            wait(barrier(LINES_IN + of), seen & 1);
+#pragma unroll
+            for (int warp = 0; warp < 4; warp++) {  // whose keys, and so offsets, begin 16 later
+                const int from = 4 * lane - 16 * warp;
+                if (from < 0 || from >= 80) continue;
+#pragma unroll
+                for (int row = 0; row < 8; row++) {
+                    const float4 four = *(const float4*)(lines + (8 * warp + row) * PITCH + from);
+                    float4& to = row & 1 ? odd : even;
+                    to.x += four.x;
+                    to.y += four.y;
+                    to.z += four.z;
+                    to.w += four.w;
+                }
+            }
+            __syncwarp();
+            if (lane == 0) arrive(barrier(LINES_OUT + of));
+            seen++;
+            float left_of = __shfl_up_sync(0xffffffff, odd.w, 1);
+            if (lane == 0) left_of = 0.0f;
+            so_far.x += even.x + left_of;
+            so_far.y += even.y + odd.x;
+            so_far.z += even.z + odd.y;
+            so_far.w += even.w + odd.z;
+            *out = so_far;
+            __syncwarp();  // the next tile's numbers may be of another thread
+        } while (walk.next());
+        wait(barrier(LINES_IN + of), seen & 1);
+        if (lane == 0) {
+            float* zero = own + TILE - 1;  // where offset 0 stands
+            for (int warp = 0; warp < 4; warp++) {
+                const float low = lines[8 * warp * PITCH], high = lines[8 * warp * PITCH + 1];
+                if (low != 0.0f) zero[-flat] += low;
+                if (high != 0.0f) zero[flat] += high;
+            }
+        }
+#endif
+        return;
+    }
     if (threadIdx.x >= 288) {  // the carrier
         if (threadIdx.x > 288 || !walk.begin()) return;
         const long long place = ((long long)slot * heads + head) * ways;
@@ -365,11 +421,10 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
 #endif
 #ifdef SUMS
     float* lines = (float*)(shared + AT_LINES) + (threadIdx.x >> 5) * 8 * PITCH;
-    float* own = sums + ((((long long)slot * heads + head) * teams + member) * WARPS + (threadIdx.x >> 5)) * span;
-    own += 16 * warp + 4 * lane;
     for (int i = lane; i < 8 * PITCH; i += 32) lines[i] = 0.0f;
     __syncwarp();  // other threads of the warp write there next
     float of_low = 0.0f, of_high = 0.0f;  // of tiles that hold one number
+    int given = 0;                        // other tiles
 #endif
     Ring<STAGES> stage;
     Ring<2> block;
@@ -389,11 +444,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         const bool checked = start_q + TILE > q_len || start_k + TILE > walk.length ||
                              (causal && start_q < start_k + TILE - 1 - shift);
         const bool low = is_low(start_k - start_q, flat), high = is_high(start_k - start_q, flat);
-#ifdef SUMS
-        float4* out = (float4*)(own + before + start_k - start_q);
-        float4 so_far = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (lane < 20 && !low && !high) so_far = *out;
-#endif
         const BiasOfColumns::Tile bias(numbers + OF_BIAS, group, thread);
         products_done();
         pin(s);
@@ -514,29 +564,12 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
             (low ? of_low : of_high) += sum;
         } else {
             // Rows move by two, so that diagonals of even rows lie below one another, and those of odd rows.
+            wait(barrier(LINES_OUT + group), (given & 1) ^ 1);
 #pragma unroll
             for (int m = 0; m < 9; m++) *(float2*)(lines + row8 * PITCH + 8 * m + 6 - 2 * pair + (row8 & 6)) = along[m];
             __syncwarp();
-            float4 even = make_float4(0.0f, 0.0f, 0.0f, 0.0f), odd = even;
-            if (lane < 20) {
-#pragma unroll
-                for (int row = 0; row < 8; row++) {
-                    const float4 four = *(const float4*)(lines + row * PITCH + 4 * lane);
-                    float4& to = row & 1 ? odd : even;
-                    to.x += four.x;
-                    to.y += four.y;
-                    to.z += four.z;
-                    to.w += four.w;
-                }
-            }
-            float left_of = __shfl_up_sync(0xffffffff, odd.w, 1);
-            if (lane == 0) left_of = 0.0f;
-            so_far.x += even.x + left_of;
-            so_far.y += even.y + odd.x;
-            so_far.z += even.z + odd.y;
-            so_far.w += even.w + odd.z;
-            if (lane < 20) *out = so_far;
-            __syncwarp();
+            if (lane == 0) arrive(barrier(LINES_IN + group));
+            given++;
         }
 #endif
 
@@ -600,9 +633,12 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         of_low += __shfl_xor_sync(0xffffffff, of_low, step);
         of_high += __shfl_xor_sync(0xffffffff, of_high, step);
     }
-    float* zero = own - 16 * warp - 4 * lane + before + TILE - 1;  // where offset 0 stands
-    if (lane == 0 && of_low != 0.0f) zero[-flat] += of_low;
-    if (lane == 0 && of_high != 0.0f) zero[flat] += of_high;
+    wait(barrier(LINES_OUT + group), (given & 1) ^ 1);
+    if (lane == 0) {
+        lines[0] = of_low;
+        lines[1] = of_high;
+        arrive(barrier(LINES_IN + group));
+    }
 #endif
 #ifdef SEGMENTS
 #pragma unroll
