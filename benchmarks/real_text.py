@@ -1,22 +1,23 @@
-"""Tables and the picture of the studies on real text, from results/; `python -m benchmarks.report` writes them."""
+"""Tables and the picture of the studies of encoders on text, from results/; `python -m benchmarks.report` writes them."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 from scipy.stats import spearmanr
 
+from headway.storage import file_name
+
 ROOT = Path(__file__).parents[1]
 STUDIES = ROOT / "results" / "studies"
 ENCODINGS = STUDIES / "encodings" / "results.json"
 SHORTER = STUDIES / "encodings-86m" / "results.json"  # once more, with fewer steps, one rate and four tasks
 SAME_TOKEN = STUDIES / "same-token" / "results.json"  # four of its rows with another seed
-MULTI30K = ROOT / "results" / "translation" / "multi30k"
-EUROPARL = ROOT / "results" / "translation" / "europarl"
 PICTURE = ROOT / "docs" / "pictures" / "encodings.svg"
 DRAWN = (
     "none", "sinusoidal", "sinusoidal, amplitude 0.03", "learned", "alibi", "rope", "shaw", "t5", "diet-rel",
@@ -91,91 +92,38 @@ def same_token() -> str:
     )
 
 
-def translation_multi30k() -> str:
-    """BLEU of each encoding on dev and test, seed by seed, and the paired bootstrap against sinusoids."""
-    scores = [json.loads(path.read_text()) for path in sorted(MULTI30K.glob("scores-seed*.json"))]
-    dev: dict[str, list[float]] = {}
-    for path in sorted(MULTI30K.glob("*/result.json")):
-        dev.setdefault(path.parent.name.rpartition("-seed")[0], []).append(json.loads(path.read_text())["bleu"])
-    heads = [f"test, seed {seed}" for seed in range(len(scores))]
-    lines = [f"| BLEU | dev, median | {' | '.join(heads)} | chrF of test, median |", "|---" * (len(heads) + 3) + "|"]
-    for name in sorted(dev, key=lambda name: median(dev[name])):
-        cells, chrf = [], []
-        for seed, score in enumerate(scores):
-            system = score["systems"][f"{name}-seed{seed}.de"]
-            tests = {row["system"]: row["p_value"] for row in score["bootstrap"]["rows"] if row["metric"] == "BLEU"}
-            p = tests[f"{name}-seed{seed}.de"]
-            cells.append(f"{system['bleu']:.1f}" + ("" if p is None else f" (p = {p:.3f})"))
-            chrf.append(system["chrf"])
-        lines.append(f"| {name} | {median(dev[name]):.1f} | {' | '.join(cells)} | {median(chrf):.1f} |")
-    signature = next(iter(scores[0]["systems"].values()))["bleu_signature"]
-    lines += ["", f"p: paired bootstrap against sinusoidal of the same seed. SacreBLEU {signature}."]
-    return "\n".join(lines)
-
-
-def translation_europarl() -> str:
-    """Test BLEU of each encoding, seed by seed where it was trained, and the paired bootstrap against sinusoids."""
-    runs = {path.parent.name: json.loads(path.read_text()) for path in sorted(EUROPARL.glob("*/result.json"))}
-    scores = [json.loads(path.read_text()) for path in sorted(EUROPARL.glob("scores-seed*.json"))]
-    names = sorted({run.rpartition("-seed")[0] for run in runs}, key=lambda name: -runs[f"{name}-seed0"]["saved_loss"])
-    heads = [f"test, seed {seed}" for seed in range(len(scores))]
-    lines = [f"| BLEU | dev loss | {' | '.join(heads)} | chrF of test | length |", "|---" * (len(heads) + 4) + "|"]
-    for name in names:
-        cells: list[str] = []
-        chrf, length, loss = [], [], []
-        for seed, score in enumerate(scores):
-            system = f"{name}-seed{seed}.de"
-            if system not in score["systems"]:
-                cells.append("–")
-                continue
-            found = score["systems"][system]
-            tests = {row["system"]: row["p_value"] for row in score["bootstrap"]["rows"] if row["metric"] == "BLEU"}
-            p = tests[system]
-            cells.append(f"{found['bleu']:.1f}" + ("" if p is None else f" (p = {p:.3f})"))
-            chrf.append(found["chrf"])
-            length.append(found["length_ratio"])
-            loss.append(runs[f"{name}-seed{seed}"]["saved_loss"])
-        medians = f"{median(chrf):.1f} | {median(length):.3f}"
-        lines.append(f"| {name} | {median(loss):.3f} | {' | '.join(cells)} | {medians} |")
-    environment = json.loads((EUROPARL / "sinusoidal-seed0" / "config.json").read_text())["environment"]
-    signature = next(iter(scores[0]["systems"].values()))["bleu_signature"]
-    some = next(iter(runs.values()))
+def learned_positions() -> str:
+    """What `headway analyze` says of the study's encoders: position scores by offset, ranks, and kinds of heads."""
+    found = json.loads(ENCODINGS.read_text())
+    losses = _medians(found, "Loss")
+    places = {row["name"]: row["place"] for row in found["rows"]}
+    kinds = ("previous", "next", "local", "first", "broad", "other")
+    heads = ("R² of position scores", "without index 0", "rank of scores: words", "and positions", *kinds)
+    lines = ["| | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
+    for row in sorted(found["analysis"], key=lambda row: losses[row]):
+        if row.endswith("segments at the input"):  # the same encoder
+            continue
+        measures = json.loads((ENCODINGS.parent / "analysis" / file_name(row) / "measures.json").read_text())
+        of_heads, texts = measures["heads"], measures["texts"]
+        cells = ["–", "–"]
+        if places[row] != "nowhere":
+            r2, less_first = (list(chain(*of_heads[name])) for name in ("r2", "r2_without_first"))
+            cells = [f"{median(r2):.2f}", f"{median(less_first):.2f}"]
+            cells[0] += "" if min(r2) == max(r2) else f" ({min(r2):.2f} to {max(r2):.2f})"
+        ranks = texts["ranks"]["average"]
+        for kind in ("words", "whole"):
+            cells.append(f"{median(chain(*ranks[kind]['effective'])):.0f}" if kind in ranks else "–")
+        counts = Counter(chain(*texts["kinds"]))
+        cells += [str(counts[kind]) for kind in kinds]
+        lines.append(f"| {row} | " + " | ".join(cells) + " |")
     lines += [
         "",
-        f"{some['steps']:,} steps, {some['tokens'] / 1e6:.0f}M tokens of both languages, {some['epochs']:.1f} epochs "
-        f"each; loss, chrF and length (words over the reference's): medians over the row's seeds. p: paired bootstrap "
-        f"against sinusoidal of the same seed, at least 0.001. SacreBLEU {signature}. {environment['gpu']}, torch "
-        f"{environment['torch']}; from results/translation/europarl.",
+        "Lowest loss first. R²: share of the variance of a head's position scores that depends on the offset alone, "
+        "median (range) over heads. Rank: effective, of a head's scores on texts of up to 128 tokens, median over "
+        "heads. The rest: how many of 32 heads attend in text to the token before, the token after, five to either "
+        "side, the first, everything alike. From results/studies/encodings/analysis.",
     ]
     return "\n".join(lines)
-
-
-def shaw_ablations() -> str:
-    """Shaw's Tables 2 and 3 at this size: BLEU of dev for each row, with the paper's own figures beside it."""
-    from headway.study.plans.translation_tables import CLIPS, PARTS
-
-    names = {(True, True): "keys and values", (True, False): "keys", (False, True): "values"}
-    tables = (
-        ("shaw-clip", "clipping distance, Table 2", {f"k = {clip}": figure for clip, figure in CLIPS.items()}),
-        ("shaw-parts", "parts, Table 3", {names.get(part, "neither"): figure for part, figure in PARTS.items()}),
-        ("shaw-translation", "beside sinusoids, Sec. 4.2", {}),
-    )
-    lines = []
-    for study, title, published in tables:
-        found = json.loads((STUDIES / study / "results.json").read_text())
-        seeds = found["study"]["seeds"]
-        heads = " | ".join(f"seed {seed}" for seed in seeds)
-        lines += ["", f"| {title} | median | {heads} | published |", "|---" * (len(seeds) + 3) + "|"]
-        for row in found["rows"]:
-            cell = found["cells"][0][row["name"]]
-            values = " | ".join(f"{cell['values'][str(seed)]:.1f}" for seed in seeds)
-            figure = published.get(row["name"], "–")
-            lines.append(f"| {row['name']} | {cell['summary']['median']:.1f} | {values} | {figure} |")
-    lines += [
-        "",
-        "BLEU of dev; published: newstest 2013, WMT 2014 English to German, models of 512. From results/studies.",
-    ]
-    return "\n".join(lines[1:])
 
 
 def cross_lingual() -> str:

@@ -18,15 +18,14 @@ from benchmarks.real_text import (
     cross_lingual_ablation,
     draw,
     encodings_on_text,
+    learned_positions,
     main_encodings,
     papers_grid,
     pretrained_positions,
     same_token,
-    shaw_ablations,
     table_by_steps,
-    translation_europarl,
-    translation_multi30k,
 )
+from benchmarks.translated_text import shaw_ablations, translation_europarl, translation_multi30k
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -255,6 +254,7 @@ TABLES = {
     "main_encodings": main_encodings,
     "encodings_on_text": encodings_on_text,
     "same_token": same_token,
+    "learned_positions": learned_positions,
     "translation_multi30k": translation_multi30k,
     "translation_europarl": translation_europarl,
     "shaw_ablations": shaw_ablations,

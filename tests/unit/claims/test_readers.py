@@ -144,6 +144,26 @@ def test_analyses_give_numbers_of_heads_and_tables(tmp_path):
     assert not of(found, "table r2, most steps")  # one run shows no trend
 
 
+@pytest.mark.parametrize(
+    ("encoding", "sharing", "counted"),
+    [
+        ("diet-abs", "none", [0.1, 0.2, 0.3]),
+        ("diet-abs", "layer", [0.1, 0.2]),
+        ("diet-abs", "head", [0.1, 0.3]),
+        ("tupe-abs", None, [0.1, 0.2]),  # which shares by layers of its own accord
+        ("learned+diet-abs", "layer", [0.1, 0.2, 0.3]),
+    ],
+)
+def test_position_scores_that_layers_or_heads_share_count_once(encoding, sharing, counted, tmp_path):
+    pretraining(tmp_path, "run", encoding=encoding, sharing=sharing)
+    kind = {"numerical": [[64.0, 63.0]], "relative": [[20.0, 20.0]]}
+    write(tmp_path / "analysis/run/measures.json", measures(None, {"whole": kind, "positions": kind}))
+    found = read_results(tmp_path)
+    assert [s.value for s in of(found, "head r2")] == counted
+    assert len(of(found, "position rank")) == (1 if sharing == "head" else 2)
+    assert len(of(found, "score rank")) == 2  # words' own
+
+
 def test_a_trend_is_between_the_shortest_and_the_longest_run(tmp_path):
     for steps, r2 in ((500, 0.2), (100, 0.1), (900, 0.6)):
         pretraining(tmp_path, f"learned-{steps}", steps=steps)

@@ -10,6 +10,7 @@ from typing import Any
 from headway.claims.readers.files import named
 from headway.claims.readers.pretraining import Pretrained
 from headway.claims.samples import Sample
+from headway.claims.settings import Setting
 from headway.storage import read_json
 
 HEADS = {"head r2": "r2", "head r2 without [CLS]": "r2_without_first"}  # measure -> name in measures.json
@@ -27,11 +28,12 @@ def analysis(folder: Path, run: Pretrained) -> Iterator[Sample]:
         if found["table"] is not None:
             yield from _table(found["table"], run, str(path))
         for measure, name in HEADS.items():
-            yield from heads(found["heads"][name], run, measure, str(path))
+            yield from heads(own(found["heads"][name], run.setting), run, measure, str(path))
         ranks = {} if found["texts"] is None else found["texts"]["ranks"]["average"]
         for measure, (kind, tolerance) in RANKS.items():
             if kind in ranks:
-                yield from heads(ranks[kind][tolerance][:1], run, measure, str(path))
+                first = ranks[kind][tolerance][:1]
+                yield from heads(own(first, run.setting) if kind == "positions" else first, run, measure, str(path))
 
 
 def _table(table: Mapping[str, Any], run: Pretrained, source: str) -> Iterator[Sample]:
@@ -40,6 +42,15 @@ def _table(table: Mapping[str, Any], run: Pretrained, source: str) -> Iterator[S
     yield run.sample("cosine", table["cosines"]["mean"], source=source)
     by_steps = run.sample("table r2 by steps", table["r2_without_first"], source=source)
     yield replace(by_steps, group=run.without_steps, size=float(run.steps))
+
+
+def own(layers: Layers, setting: Setting) -> Layers:
+    """Of numbers of position scores: layers, or heads, that share a table have the same, which count once."""
+    if "+" in setting.encoding:  # what is at the input goes through each layer's own weights
+        return layers
+    if setting.sharing == "layer":
+        return layers[:1]
+    return [layer[:1] for layer in layers] if setting.sharing == "head" else layers
 
 
 def heads(layers: Layers, run: Pretrained, measure: str, source: str) -> Iterator[Sample]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headway.claims.readers.analysis import analysis, by_length, heads
+from headway.claims.readers.analysis import analysis, by_length, heads, own
 from headway.claims.readers.files import named
 from headway.claims.readers.finetuning import SINGLE
 from headway.claims.readers.pretraining import Pretrained
@@ -82,7 +82,8 @@ def _cells(found: Mapping[str, Any], row: Mapping[str, Any], first: Pretrained) 
 
 
 def _shown(kept: Mapping[str, Any], run: Pretrained) -> Iterator[Sample]:
-    yield from heads(kept["toeplitz_r2"], run, "head r2", run.source)
+    yield from heads(own(kept["toeplitz_r2"], run.setting), run, "head r2", run.source)
     ranks = kept["ranks"]
     if ranks is not None and "positions" in ranks:
-        yield from heads(ranks["positions"]["relative"][:1], run, "position rank", run.source)
+        first = ranks["positions"]["relative"][:1]
+        yield from heads(own(first, run.setting), run, "position rank", run.source)
