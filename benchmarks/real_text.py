@@ -1,4 +1,4 @@
-"""Tables and the picture of the studies of encoders on text, from results/; `python -m benchmarks.report` writes them."""
+"""Tables and the picture of the studies of encoders, from results/; `python -m benchmarks.report` writes them."""
 
 from __future__ import annotations
 
