@@ -11,7 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
-from headway.attention.triton import backward_kernels, cuda, hopper
+from headway.attention.triton import cuda, hopper, row_kernels
 from headway.attention.triton.hopper import TILE_BYTES
 from headway.attention.triton.layout import rows_first, strides, summed_groups
 from headway.attention.triton.op import no_second
@@ -92,7 +92,7 @@ def fused_relative_backward(
     batch, heads, q_len, _ = q.shape
     k_len = k.shape[2]
     delta = torch.empty_like(lse)
-    backward_kernels.delta_kernel[(triton.cdiv(q_len, 64) * batch * heads,)](
+    row_kernels.delta_kernel[(triton.cdiv(q_len, 64) * batch * heads,)](
         out, out, grad, delta, *strides(grad), heads, q_len, REST=False, V_WIDTH=TILE, BLOCK=64, BLOCK_V=TILE
     )
     dq, dk, dv = (rows_first(q, length, TILE) for length in (q_len, k_len, k_len))
@@ -168,7 +168,7 @@ def _met(of_places: Tensor, x: Tensor, reach: int) -> Tensor:  # (H, B, L, count
     rows, block = batch * length, 128
     chunks = min(triton.cdiv(rows, block), max(1, 512 // heads))
     sums = x.new_empty(heads, chunks, TILE, TILE, dtype=torch.float32)
-    backward_kernels.meet_kernel[(chunks, heads)](
+    row_kernels.meet_kernel[(chunks, heads)](
         of_places, x, sums, *strides(x), rows, length, chunks, COUNT=count, BLOCK=block, WIDTH=TILE, num_warps=4
     )
     return sums[:, :, LEAD : LEAD + 2 * reach + 1].sum(1)
