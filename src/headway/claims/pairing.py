@@ -22,6 +22,8 @@ class Paired:
         pairs: unit, better, than, difference.
         repeated: what a unit is: seed, round, head, row.
         between_seeds: the most that two seeds of one encoding, on either side, differ by; 0 without any.
+        between_pretrainings: likewise of what was fine-tuned from two pretrainings of one encoding, if the sides are
+            from two; 0 where none was repeated.
         bootstrap: half the width of the interval over test sentences; 0 without one.
     """
 
@@ -31,6 +33,7 @@ class Paired:
     scale: str
     sources: tuple[str, ...]
     between_seeds: float
+    between_pretrainings: float
     bootstrap: float
 
 
@@ -119,6 +122,7 @@ def _pairs(
         each = [100 * (x / y - 1) if contrast.by.relative else x - y for x, y in zip(a, b, strict=True)]
         pairs.append((unit, fmean(a), fmean(b), fmean(each)))
     used = [side[key] for keys in cells.values() for key in keys for side in (ours, others)]
+    from_one = all(ours[key].merit == others[key].merit for keys in cells.values() for key in keys)
     return Paired(
         pairs=tuple(pairs),
         repeated=_repeated(units[0]),
@@ -126,6 +130,7 @@ def _pairs(
         scale=_scale(used),
         sources=tuple(dict.fromkeys(sample.source for sample in used)),
         between_seeds=_between_seeds(contrast, results),
+        between_pretrainings=0.0 if from_one else _between_pretrainings(contrast, blocks, results),
         bootstrap=_bootstrap(ours, others, cells, results),
     )
 
@@ -144,6 +149,7 @@ def _bounded(contrast: Contrast, mine: list[Sample], bound: float) -> Paired | M
         scale=_scale(found),
         sources=tuple(dict.fromkeys(sample.source for sample in found)),
         between_seeds=0.0,
+        between_pretrainings=0.0,
         bootstrap=0.0,
     )
 
@@ -169,6 +175,23 @@ def _between_seeds(contrast: Contrast, results: Results) -> float:
             same = (sample.setting, sample.group, sample.block, sample.rate, sample.segments)
             values.setdefault(same, []).append(sample.value)
     return max((max(each) - min(each) for each in values.values()), default=0.0)
+
+
+def _between_pretrainings(contrast: Contrast, blocks: Sequence[str], results: Results) -> float:
+    """Of the mean over blocks, from the most that two pretrainings of one encoding, all else equal, differ by in each.
+
+    A block for which nothing was pretrained again counts as if that made no difference.
+    """
+    most = dict.fromkeys(blocks, 0.0)
+    values: dict[tuple[object, ...], dict[float, list[float]]] = {}
+    for sample in results.samples:
+        if sample.measure == contrast.measure and sample.block in most:
+            same = (sample.block, sample.setting, sample.recipe or sample.group, sample.rate, sample.segments)
+            values.setdefault(same, {}).setdefault(sample.merit, []).append(sample.value)
+    for (block, *_), of_pretrainings in values.items():
+        means = [fmean(each) for each in of_pretrainings.values()]
+        most[str(block)] = max(most[str(block)], max(means) - min(means))
+    return math.hypot(*most.values()) / len(blocks)
 
 
 def _bootstrap(ours: Numbers, others: Numbers, cells: dict[str, list[tuple[str, str]]], results: Results) -> float:

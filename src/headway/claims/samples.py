@@ -18,7 +18,10 @@ class Sample:
         block: what is averaged over, where several are there for both sides: a task, a corpus, a length.
         group: all of the configuration but the encoding and the seed. Numbers of other groups are never compared.
         rate: times the learning rate, for the encoding's parameters; None where it has none.
+        recipe: the same as `group`, without where it was found: numbers of one encoding and one recipe differ by their
+            seeds alone, though they may be of two studies. Empty: the group says it all.
         merit: of the run that it is of, the higher the better; chooses among rates, so that what is compared does not.
+            What was fine-tuned from one pretrained model has one merit.
         segments: of fine-tuned pairs; None where there are no pairs.
         size: tokens of training, to prefer the larger of two groups.
         scale: what it was measured on, in words.
@@ -31,6 +34,7 @@ class Sample:
     unit: str
     block: str = ""
     group: str = ""
+    recipe: str = ""
     rate: float | None = None
     merit: float = 0.0
     segments: str | None = None

@@ -3,7 +3,9 @@
 The difference of a comparison is the mean over its pairs: two numbers of the same seed (round, head), each the mean
 over the tasks or corpora that both sides have. With three pairs or more its interval is Student's, at 95 %. With fewer
 there is none, and a noise band stands in: the widest of what the measure states, what seeds of one encoding differ by
-in the committed results, and the paired bootstrap over test sentences where there is one.
+in the committed results, and the paired bootstrap over test sentences where there is one. Pairs that are seeds of
+fine-tuning say nothing of pretraining: where the two sides are from two pretrained models, the interval is widened by
+the most that two pretrainings of one encoding differ by, on the tasks where committed results have two.
 
 A claim that one side is *above* the other is supported where the whole interval is on its side of 0 and the difference
 is at least the margin, contradicted where the same holds of the other side. That it is *at least* as good: supported
@@ -13,8 +15,7 @@ comparisons is no better than its worst: contradicted, not seen, not tested, sup
 
 Numbers are compared only where all of the configuration is the same but the encoding; of several such groups the
 largest counts. Where a claim is about a task that nothing was measured on, a stand-in (the loss of pretraining)
-decides, and the ledger says so. Intervals over fine-tuning seeds of one pretrained model say nothing of other
-pretrainings.
+decides, and the ledger says so.
 """
 
 from __future__ import annotations
@@ -125,7 +126,11 @@ def half_width(contrast: Contrast, found: Paired, differences: Sequence[float]) 
         from scipy.special import stdtrit
 
         half = float(stdtrit(number - 1, 0.975)) * stdev(differences) / math.sqrt(number)
-        return half, True, f"95 % interval over {number} {kind}s"
+        basis = f"95 % interval over {number} {kind}s"
+        if found.between_pretrainings:
+            by = f"{found.between_pretrainings:.{contrast.by.digits}f}"
+            basis += f", widened by what pretrainings of one encoding differ by (±{by})"
+        return math.hypot(half, found.between_pretrainings), True, basis
     bands = {
         "noise band that we state": contrast.by.noise,
         "noise band: the most that seeds of one encoding differ by": found.between_seeds,

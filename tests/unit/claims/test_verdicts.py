@@ -81,6 +81,34 @@ def test_seeds_that_differ_by_more_than_stated_widen_the_band():
     assert found.verdict == "not seen"
 
 
+def test_what_pretrainings_of_one_encoding_differ_by_widens_an_interval_of_fine_tuning():
+    def of(name, values, merit, *, block="stsb", study="a", recipe="r"):
+        return samples(name, values, merit=merit, block=block, group=f"study {study}", recipe=recipe)
+
+    ours, theirs = of("rope", [85.0, 85.1, 84.9], -3.0), of("learned", [80.0, 80.0, 80.0], -3.1)
+    once = find(contrast(), results(ours, theirs))
+    assert once.verdict == "supported" and once.around < 0.3
+    again = of("t5", [70.0, 72.0], -3.2) + of("t5", [77.0], -3.3, study="b")  # a second pretraining
+    widened = find(contrast(), results(ours, theirs, again))
+    assert widened.around == pytest.approx((once.around**2 + 6.0**2) ** 0.5)
+    assert widened.verdict == "not seen" and "(±6.0)" in widened.basis
+    unlike = of("t5", [20.0], -3.4, study="c", recipe="another")
+    assert find(contrast(), results(ours, theirs, again, unlike)).around == pytest.approx(widened.around)
+    ours, theirs = (
+        ours + of("rope", [50.0] * 3, -3.0, block="rte"),
+        theirs + of("learned", [50.0] * 3, -3.1, block="rte"),
+    )
+    mean = find(contrast(), results(ours, theirs, again))
+    assert mean.around == pytest.approx(((once.around / 2) ** 2 + 3.0**2) ** 0.5)  # one of two tasks
+
+
+def test_two_ways_to_fine_tune_one_pretrained_model_are_not_widened():
+    ours = samples("rope", [85.0, 85.1, 84.9], merit=-3.0, block="stsb")
+    theirs = samples("learned", [80.0, 80.0, 80.0], merit=-3.0, block="stsb")
+    again = samples("t5", [70.0], merit=-3.2, block="stsb") + samples("t5", [77.0], merit=-3.3, block="stsb")
+    assert find(contrast(), results(ours, theirs, again)).around < 0.3
+
+
 def test_bootstrap_over_sentences_counts_where_it_is_wider():
     pair = [samples(name, [value], measure="bleu", block="x", source=f"s.json: {name}")
             for name, value in (("rope", 32.0), ("learned", 30.0))]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -65,6 +66,7 @@ def _cells(found: Mapping[str, Any], row: Mapping[str, Any], first: Pretrained) 
     """One number a seed of the columns that claims are judged by."""
     for column, cells in zip(found["columns"], found["cells"], strict=True):
         source = column["source"]
+        recipe = json.dumps([found["recipes"].get(name) for name in ("pretraining", f"fine-tuning, {column['task']}")])
         for seed, value in cells[row["name"]]["values"].items():
             run = replace(first, seed=seed)
             if source == "lengths":
@@ -72,11 +74,11 @@ def _cells(found: Mapping[str, Any], row: Mapping[str, Any], first: Pretrained) 
             elif source == "pretrain" and column["value"] == "evaluation_loss":
                 yield run.sample("loss", value)
             elif source == "finetune" and column["value"].startswith("transfer/"):
-                yield run.sample("xtreme", value, block=column["name"], segments=row["segments"])
+                yield run.sample("xtreme", value, block=column["name"], recipe=recipe, segments=row["segments"])
             elif source == "finetune" and column["task"] not in SINGLE:
-                yield run.sample("glue", value, block=column["name"], segments=row["segments"])
+                yield run.sample("glue", value, block=column["name"], recipe=recipe, segments=row["segments"])
             elif source == "finetune":
-                yield run.sample("glue", value, block=column["name"])
+                yield run.sample("glue", value, block=column["name"], recipe=recipe)
             elif source == "translate":
                 yield run.sample("bleu", value, block=f"{column['name']}, {Path(run.source).parent.name}")
 
