@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import random
-import runpy
 import signal
-import socket
 import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from training_runs import Forked, assert_same_run, finished, log, one_thread, saved_step, until, weights
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from typer.testing import CliRunner
 
@@ -41,13 +38,7 @@ STILL = {"hidden_dropout_prob": 0.0}
 ABOVE_NOISE = 1e-4  # Adam's epsilon; with 1e-9 gradients that are zero but for rounding (keys' biases) move weights
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    """Models this small are slower on several; and the same bits need the same number."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+_one_thread = pytest.fixture(scope="module", autouse=True)(one_thread)
 
 
 @pytest.fixture(scope="module")
@@ -79,68 +70,15 @@ def train(config, **options):
     return run(config, progress=False, cpu=True, **options)
 
 
-def weights(folder):
-    return load_file(Path(folder) / "model" / "model.safetensors")
-
-
-def log(folder, *names):
-    lines = [json.loads(line) for line in (Path(folder) / "log.jsonl").read_text().splitlines()]
-    return [tuple(line[name] for name in ("step", *names)) for line in lines if names[0] in line]
-
-
-def assert_same_run(one, other):
-    """The same weights, and the same numbers on the way to them."""
-    for name, value in weights(one).items():
-        assert torch.equal(value, weights(other)[name]), name
-    for names in (("loss", "gradient_norm", "learning_rate"), ("evaluation_loss", "word_accuracy")):
-        assert log(one, *names) == log(other, *names)
-
-
-# Processes of their own, forked from one that has imported everything, so that each starts at once.
-
-SCRIPT = """
-import os
-os.environ.update(ENVIRONMENT)
-os.dup2(os.open(ERRORS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
-import torch
-torch.set_num_threads(1)
-from headway.tasks.translate import run
-run(CONFIG, progress=False, cpu=True, **OPTIONS)
-"""
+def assert_same(one, other):
+    assert_same_run(one, other, "word_accuracy")
 
 
 @pytest.fixture(scope="module")
 def forked(tmp_path_factory):
-    """(config, environment, options) -> a process that runs it, and the file with its standard error."""
-    folder = tmp_path_factory.mktemp("processes")
-    (folder / "script.py").write_text(SCRIPT)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["headway.tasks.translate"])
-
-    def start(config, environment=None, **options):
-        errors = folder / f"errors-{time.monotonic_ns()}"
-        given = {"CONFIG": config, "ENVIRONMENT": environment or {}, "ERRORS": str(errors), "OPTIONS": options}
-        process = context.Process(target=runpy.run_path, args=(str(folder / "script.py"), given), daemon=True)
-        process.start()
-        return process, errors
-
-    return start
-
-
-def finished(processes, seconds=120):
-    for process, errors in processes:
-        process.join(seconds)
-        assert process.exitcode == 0, errors.read_text()[-2000:]
-
-
-def pair(forked, config, **options):
-    """The run in two connected processes."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    ranks = ({**shared, "RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1"} for rank in ("0", "1"))
-    finished([forked(config, environment, **options) for environment in ranks])
+    processes = Forked(tmp_path_factory.mktemp("processes"), "headway.tasks.translate")
+    yield processes
+    processes.kill()
 
 
 # Learning, and what is written.
@@ -204,22 +142,14 @@ def test_killed_anywhere_it_ends_with_the_same_bits(tmp_path, data, forked, save
     for checkpoints in kills:  # how many more there must be, before a moment at random
         process, errors = forked(config, resume=True)
         wanted = saved_step(config) + 2 * checkpoints
-        limit = time.monotonic() + 60
-        while process.exitcode is None and saved_step(config) < wanted:
-            assert time.monotonic() < limit, errors.read_text()[-2000:]
-            time.sleep(0.005)
+        until(lambda p=process, w=wanted: p.exitcode is not None or saved_step(config) >= w, errors)
         time.sleep(draw.uniform(0.0, 0.1))
         process.kill()
         process.join()
         assert process.exitcode in (-signal.SIGKILL, 0), errors.read_text()[-2000:]
     finished([forked(config, resume=True)])
-    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+    assert_same(tmp_path / "whole", tmp_path / "killed")
     assert not list((tmp_path / "killed").rglob("*.tmp"))
-
-
-def saved_step(config):
-    kept = checkpoint.steps(Path(config.out) / "checkpoints")
-    return int(kept[-1].name.removeprefix("step-")) if kept else 0
 
 
 @pytest.mark.slow
@@ -239,7 +169,7 @@ def test_interrupted_between_weights_and_checkpoint(tmp_path, data, monkeypatch,
         with pytest.raises(KeyboardInterrupt):
             train(config)
     train(config, resume=True)
-    assert_same_run(tmp_path / "whole", tmp_path / "run")
+    assert_same(tmp_path / "whole", tmp_path / "run")
 
 
 def test_resuming_with_another_configuration_and_a_finished_run(tmp_path, data):
@@ -264,7 +194,7 @@ def test_two_processes_follow_the_curve_of_one(tmp_path, data, forked):
     """Five batches a step, which two processes cannot share evenly."""
     changes = {"model": STILL, "step_tokens": 1000, "epsilon": ABOVE_NOISE}
     train(tiny(tmp_path / "one", data, **changes))
-    pair(forked, tiny(tmp_path / "two", data, **changes))
+    finished(forked.pair(tiny(tmp_path / "two", data, **changes)))
     for (step, *one), (same, *two) in zip(
         log(tmp_path / "one", "loss", "gradient_norm"), log(tmp_path / "two", "loss", "gradient_norm"), strict=True
     ):
@@ -279,7 +209,7 @@ def test_two_processes_follow_the_curve_of_one(tmp_path, data, forked):
 
 def test_shared_parameters_follow_the_curve_of_one(tmp_path, data, forked):
     train(tiny(tmp_path / "one", data, model=STILL, epsilon=ABOVE_NOISE))
-    pair(forked, tiny(tmp_path / "two", data, model=STILL, epsilon=ABOVE_NOISE), fsdp=True)
+    finished(forked.pair(tiny(tmp_path / "two", data, model=STILL, epsilon=ABOVE_NOISE), fsdp=True))
     for name, value in weights(tmp_path / "one").items():
         torch.testing.assert_close(weights(tmp_path / "two")[name], value, atol=2e-4, rtol=1e-3)
     config = tiny(tmp_path / "three", data)

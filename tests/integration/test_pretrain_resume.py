@@ -1,0 +1,174 @@
+"""Pretraining that is killed, interrupted or stopped, anywhere: it goes on to the same bits."""
+
+from __future__ import annotations
+
+import math
+import random
+import resource
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+from safetensors.torch import load_file
+from tiny_pretraining import WITHOUT_DROPOUT, pretrain, shards, tiny
+from training_runs import (
+    Forked,
+    assert_close,
+    assert_same_bits,
+    assert_same_run,
+    finished,
+    log,
+    one_thread,
+    saved_step,
+    until,
+    weights,
+)
+
+from headway.tasks.pretrain import Rhythm, RunStopped
+from headway.tasks.training import checkpoint
+from headway.tasks.training.objective import MaskedWords
+
+_one_thread = pytest.fixture(scope="module", autouse=True)(one_thread)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return shards(tmp_path_factory.mktemp("first"))
+
+
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory):
+    processes = Forked(tmp_path_factory.mktemp("processes"), "headway.tasks.pretrain")
+    yield processes
+    processes.kill()
+
+
+def test_killed_anywhere_it_ends_with_the_same_bits(tmp_path, data, forked):
+    often = Rhythm(log=3, evaluate=8, checkpoint=2)
+    config = tiny(tmp_path / "killed", data, rhythm=often)
+    pretrain(replace(config, out=str(tmp_path / "whole")))
+    draw = random.Random()
+    points = []
+    for checkpoints in (0, 0, 1, 2, 1, 3, 2):  # how many more there must be, before a moment at random
+        process, errors = forked(config, resume=True)
+        saved = saved_step(config)
+        until(lambda p=process, s=saved, c=checkpoints: p.exitcode == 0 or saved_step(config) >= s + 2 * c, errors)
+        time.sleep(draw.uniform(0.0, 0.05 if checkpoints else 0.2))
+        process.kill()
+        process.join()
+        points.append(saved_step(config))
+        assert process.exitcode in (-signal.SIGKILL, 0), errors.read_text()[-2000:]
+    assert len(set(points)) > 2, points
+    finished([forked(config, resume=True)])
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+    assert not list((tmp_path / "killed").rglob("*.tmp")), points
+
+
+def interrupted(config, monkeypatch, module, name, calls):
+    """A run that ends within a function, after some calls of it, with no chance to clean up behind it."""
+    real, left = getattr(module, name), iter(range(calls))
+
+    def dying(*arguments, **options):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return real(*arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, name, dying)
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(config)
+
+
+@pytest.mark.parametrize(("name", "calls"), [("save_file", 3), ("save_file", 2 * 6 - 1), ("prune", 2), ("prune", 5)])
+def test_interrupted_around_a_checkpoint(tmp_path, data, monkeypatch, name, calls):
+    pretrain(tiny(tmp_path / "whole", data))
+    interrupted(tiny(tmp_path / "run", data), monkeypatch, checkpoint, name, calls)
+    pretrain(tiny(tmp_path / "run", data), resume=True)
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
+
+
+def test_interrupted_between_the_model_and_the_result(tmp_path, data, monkeypatch):
+    from headway.tasks.pretrain import pretraining as module
+
+    interrupted(tiny(tmp_path / "run", data), monkeypatch, module, "write_json", 0)
+    saved = weights(tmp_path / "run")
+    result = pretrain(tiny(tmp_path / "run", data), resume=True)
+    assert_same_bits(saved, weights(tmp_path / "run"))
+    assert result.evaluation_loss == log(tmp_path / "run", "evaluation_loss")[-1][1]
+
+
+def test_a_finished_run_returns_its_result_at_once(tmp_path, data):
+    result = pretrain(tiny(tmp_path / "run", data))
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.name != ".lock"}
+    assert pretrain(tiny(tmp_path / "run", data), resume=True) == result
+    after = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.name != ".lock"}
+    assert before == after
+    with pytest.raises(FileExistsError, match=r"finished run\. Add --resume"):
+        pretrain(tiny(tmp_path / "run", data))
+
+
+def test_resuming_with_another_configuration(tmp_path, data, monkeypatch):
+    interrupted(tiny(tmp_path / "run", data, model=WITHOUT_DROPOUT), monkeypatch, checkpoint, "prune", 2)
+    with pytest.raises(FileExistsError, match=r"stopped run\. Add --resume"):
+        pretrain(tiny(tmp_path / "run", data, model=WITHOUT_DROPOUT))
+    with pytest.raises(ValueError, match=r"learning_rate was 0\.01 and is 0\.02; seed was 0 and is 1"):
+        pretrain(tiny(tmp_path / "run", data, model=WITHOUT_DROPOUT, learning_rate=0.02, seed=1), resume=True)
+    # How often it reports, and in how many parts it computes, is free.
+    freed = tiny(tmp_path / "run", data, model=WITHOUT_DROPOUT, accumulate=2, rhythm=Rhythm(log=3, keep=1))
+    pretrain(freed, resume=True)
+    pretrain(tiny(tmp_path / "whole", data, model=WITHOUT_DROPOUT))
+    assert_close(weights(tmp_path / "whole"), weights(tmp_path / "run"))
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path, data, forked):
+    config = tiny(tmp_path / "run", data, steps=100_000, rhythm=Rhythm(log=1, checkpoint=1000))
+    process, errors = forked(config)
+    try:
+        until(lambda: (tmp_path / "run" / "log.jsonl").exists(), errors)
+        with pytest.raises(RunStopped, match="another process is training"):
+            pretrain(config, resume=True)
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize("rhythm", [Rhythm(log=100, checkpoint=2), Rhythm(log=5, checkpoint=2)])
+def test_a_loss_that_is_not_finite_stops_it_before_it_is_saved(tmp_path, data, monkeypatch, rhythm):
+    real, calls = MaskedWords.forward, iter(range(6))
+
+    def broken(self, batch, count):
+        return real(self, batch, count) * (math.nan if self.training and next(calls, None) is None else 1.0)
+
+    config = tiny(tmp_path / "run", data, rhythm=rhythm)
+    with monkeypatch.context() as patched:
+        patched.setattr(MaskedWords, "forward", broken)
+        with pytest.raises(RunStopped, match=r"NaN or infinity at step 7 .*last good checkpoint is .*step-00000006"):
+            pretrain(config)
+    last = checkpoint.steps(tmp_path / "run" / "checkpoints")[-1]
+    assert last.name == "step-00000006"
+    assert all(value.isfinite().all() for value in load_file(last / "model.safetensors").values())
+    pretrain(config, resume=True)  # without the fault
+    pretrain(replace(config, out=str(tmp_path / "whole")))
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
+
+
+def test_a_full_disk_stops_it_and_the_last_checkpoint_stays(tmp_path, data, monkeypatch):
+    real, calls = checkpoint.save_file, iter(range(3))
+
+    def on_a_full_disk(tensors, path):
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if next(calls, None) is None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))  # bytes; Python ignores the signal
+        try:
+            real(tensors, path)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "save_file", on_a_full_disk)
+        with pytest.raises(RunStopped, match=r"step-00000008: .*File too large.*step-00000004. Make room"):
+            pretrain(tiny(tmp_path / "run", data))
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000004"]
+    pretrain(tiny(tmp_path / "run", data), resume=True)
+    pretrain(tiny(tmp_path / "whole", data))
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
