@@ -19,6 +19,7 @@ class Measure:
             fewer than three pairs. Ours, stated before results; where committed seeds lie further apart, theirs counts.
         digits: after the point.
         relative: differences are in percent of the second side.
+        tuned: seeds are of fine-tuning; those of all other training are of the whole run.
         command: what fills it for a choice.
     """
 
@@ -29,6 +30,7 @@ class Measure:
     digits: int
     command: Callable[[Choice], str]
     relative: bool = False
+    tuned: bool = False
 
 
 def _pretrain(choice: Choice) -> str:
@@ -81,9 +83,9 @@ def _count(choice: Choice) -> str:
 _ALL = (
     Measure(name="loss", words="evaluation loss of pretraining", higher=False, noise=0.05, digits=3, command=_pretrain),
     Measure(name="model parameters", words="parameters", higher=False, noise=0.0, digits=0, command=_pretrain),
-    Measure(name="glue", words="GLUE score", higher=True, noise=1.0, digits=1, command=_finetune("glue")),
-    Measure(
-        name="xtreme", words="zero-shot XTREME score", higher=True, noise=1.0, digits=1, command=_finetune("xtreme")
+    *(
+        Measure(name=name, words=words, higher=True, noise=1.0, digits=1, command=_finetune(name), tuned=True)
+        for name, words in (("glue", "GLUE score"), ("xtreme", "zero-shot XTREME score"))
     ),
     Measure(name="bleu", words="BLEU", higher=True, noise=0.5, digits=2, command=_translate),
     Measure(

@@ -23,7 +23,7 @@ class Paired:
         repeated: what a unit is: seed, round, head, row.
         between_seeds: the most that two seeds of one encoding, on either side, differ by; 0 without any.
         between_pretrainings: likewise of what was fine-tuned from two pretrainings of one encoding, if the sides are
-            from two; 0 where none was repeated.
+            fine-tuned from two; 0 where none was repeated.
         bootstrap: half the width of the interval over test sentences; 0 without one.
     """
 
@@ -122,7 +122,7 @@ def _pairs(
         each = [100 * (x / y - 1) if contrast.by.relative else x - y for x, y in zip(a, b, strict=True)]
         pairs.append((unit, fmean(a), fmean(b), fmean(each)))
     used = [side[key] for keys in cells.values() for key in keys for side in (ours, others)]
-    from_one = all(ours[key].merit == others[key].merit for keys in cells.values() for key in keys)
+    from_two = any(ours[key].merit != others[key].merit for keys in cells.values() for key in keys)
     return Paired(
         pairs=tuple(pairs),
         repeated=_repeated(units[0]),
@@ -130,7 +130,9 @@ def _pairs(
         scale=_scale(used),
         sources=tuple(dict.fromkeys(sample.source for sample in used)),
         between_seeds=_between_seeds(contrast, results),
-        between_pretrainings=0.0 if from_one else _between_pretrainings(contrast, blocks, results),
+        between_pretrainings=_between_pretrainings(contrast, blocks, results)
+        if contrast.by.tuned and from_two
+        else 0.0,
         bootstrap=_bootstrap(ours, others, cells, results),
     )
 

@@ -102,6 +102,17 @@ def test_what_pretrainings_of_one_encoding_differ_by_widens_an_interval_of_fine_
     assert mean.around == pytest.approx(((once.around / 2) ** 2 + 3.0**2) ** 0.5)  # one of two tasks
 
 
+def test_seeds_of_whole_runs_are_not_widened():
+    """Of translation, each seed is a training of its own, and has a merit of its own."""
+    scores = {"rope": [32.0, 32.1, 31.9], "learned": [30.0, 30.1, 29.9], "t5": [20.0, 29.0]}
+    runs = [
+        samples(name, [value], measure="bleu", unit=f"seed {seed}", merit=-seed - value / 100, block="x")
+        for name, values in scores.items()
+        for seed, value in enumerate(values)
+    ]
+    assert find(contrast(measure="bleu"), results(*runs)).around < 0.1
+
+
 def test_two_ways_to_fine_tune_one_pretrained_model_are_not_widened():
     ours = samples("rope", [85.0, 85.1, 84.9], merit=-3.0, block="stsb")
     theirs = samples("learned", [80.0, 80.0, 80.0], merit=-3.0, block="stsb")

@@ -37,10 +37,10 @@ def study(path: Path, samples: list[Sample], notes: list[str]) -> None:
 def _run(found: Mapping[str, Any], row: Mapping[str, Any], path: Path) -> Pretrained:
     """The row's first pretraining, or what stands for it in a study without any."""
     about, setting = found["study"], Setting.of({**row, "preset": _preset(found)})
-    own = [each for each in found["pretraining"] if each["row"] == row["name"]]
+    runs = [each for each in found["pretraining"] if each["row"] == row["name"]]
     text = (found["recipes"].get("pretraining") or {}).get("text") or {}
-    first = own[0] if own else {"seed": 0, "evaluation_loss": 0.0, "tokens": 0}
-    size = f", {first['tokens'] / 1e6:,.0f}M tokens" if own else ""
+    first = runs[0] if runs else {"seed": 0, "evaluation_loss": 0.0, "tokens": 0}
+    size = f", {first['tokens'] / 1e6:,.0f}M tokens" if runs else ""
     return Pretrained(
         setting=setting,
         seed=str(first["seed"]),
