@@ -92,6 +92,8 @@ __device__ __forceinline__ void pin(float (&d)[count]) {
     for (int i = 0; i < count; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+template <bool IT_IS> struct Flag { static constexpr bool value = IT_IS; };
+
 // Where `counts` (which row of two, column in the tile) is false, the number becomes `otherwise`. Most tiles need no check;
 // the compiler would check every number of every tile, could it move this out of its branch.
 template <int count, class Counts>
@@ -150,7 +152,13 @@ struct Dropout {
         return of_query * of_key < threshold;
     }
 };
-__device__ __forceinline__ uint2 noise_pair(const u32* at) { return __ldg((const uint2*)at); }
+__device__ __forceinline__ void load_noise(u32 to, const u32* from) {  // of a tile's queries or keys, by 128 threads
+#ifdef DROPOUT
+    const int piece = threadIdx.x & 127;
+    if (piece < TILE / 4)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(to + 16 * piece), "l"(from + 4 * piece));
+#endif
+}
 
 __device__ __forceinline__ float2 unpack_float16(u32 both) {
     float2 apart;

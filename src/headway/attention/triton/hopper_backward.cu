@@ -19,6 +19,11 @@
 #include "hopper.cuh"
 #include "hopper_pipes.cuh"
 #include "hopper_bias.cuh"
+#ifdef SUMS
+constexpr bool BUSY = true;
+#else
+constexpr bool BUSY = NOISY;
+#endif
 
 constexpr int STAGES = 3;                      // of queries and gradients of the output
 constexpr int KEYS = 2 * TILE;                 // of a block
@@ -456,8 +461,18 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         products_sent();
 
         u32 weights[16], packed[16];
+#ifdef SUMS
+        float2 along[9];
 #pragma unroll
-        for (int n = 0; n < 8; n++) {
+        for (int m = 0; m < 9; m++) along[m] = make_float2(0.0f, 0.0f);
+#endif
+        int from_query[2];  // queries before it do not see this key
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int key = row0 + 8 * r;
+            from_query[r] = key >= walk.length ? q_len : (causal ? key - shift : 0);
+        }
+        auto weigh = [&](int n, auto all) {  // the scores of a fragment of queries; whether all pairs of the tile count
             const float2 subtract = lse_of[4 * n];
 #pragma unroll
             for (int r = 0; r < 2; r++) {
@@ -472,47 +487,28 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
                 s[i] = exp2_fast(NOISY ? fmaf(s[i], factor, add.x) - subtract.x : fmaf(s[i], factor, add.x - subtract.x));
                 s[i + 1] =
                     exp2_fast(NOISY ? fmaf(s[i + 1], factor, add.y) - subtract.y : fmaf(s[i + 1], factor, add.y - subtract.y));
+                if (decltype(all)::value) continue;
+                const int query = start_q + 8 * n + 2 * pair;
+                s[i] = query >= from_query[r] && query < q_len ? s[i] : 0.0f;
+                s[i + 1] = query + 1 >= from_query[r] && query + 1 < q_len ? s[i + 1] : 0.0f;
             }
-        }
-        if (checked) {
-            int from_query[2];  // queries before it do not see this key
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                const int key = row0 + 8 * r;
-                from_query[r] = key >= walk.length ? q_len : (causal ? key - shift : 0);
-            }
-            keep(s, 0.0f, [&](int r, int column) {
-                return start_q + column >= from_query[r] && start_q + column < q_len;
-            });
-        }
-#pragma unroll
-        for (int n = 0; n < 8; n++) {
+        };
+        auto drop_some = [&](int n) {
+#ifdef DROPOUT
+            const uint2 of_queries = ((const uint2*)(numbers + NOISE))[4 * n + pair];
+#endif
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const int i = 4 * n + 2 * r;
+                float w0 = s[i], w1 = s[i + 1];
 #ifdef DROPOUT
-                const uint2 of_queries = ((const uint2*)(numbers + NOISE))[4 * n + pair];
-                const bool drop0 = drop.drops(of_queries.x, row_noise[r]);
-                const bool drop1 = drop.drops(of_queries.y, row_noise[r]);
-                weights[2 * n + r] = pack(drop0 ? 0.0f : s[i], drop1 ? 0.0f : s[i + 1]);
-                if (drop0) dp[i] = 0.0f;
-                if (drop1) dp[i + 1] = 0.0f;
-#else
-                weights[2 * n + r] = pack(s[i], s[i + 1]);
+                if (drop.drops(of_queries.x, row_noise[r])) w0 = dp[i] = 0.0f;
+                if (drop.drops(of_queries.y, row_noise[r])) w1 = dp[i + 1] = 0.0f;
 #endif
+                weights[2 * n + r] = pack(w0, w1);
             }
-        }
-        products_begin();
-        multiply_tile(dv_acc, weights, grad_is);
-        products_sent();
-
-#ifdef SUMS
-        float2 along[9];
-#pragma unroll
-        for (int m = 0; m < 9; m++) along[m] = make_float2(0.0f, 0.0f);
-#endif
-#pragma unroll
-        for (int n = 0; n < 8; n++) {
+        };
+        auto differentiate = [&](int n) {
             const float2 subtract = delta_of[4 * n];
 #pragma unroll
             for (int r = 0; r < 2; r++) {
@@ -530,7 +526,31 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
 #endif
                 packed[2 * n + r] = pack(d0, d1);
             }
-        }
+        };
+        // With enough to do besides, exponentials hide in it, if all is done to a fragment before the next.
+        auto fragments = [&](auto all) {
+#pragma unroll
+            for (int n = 0; n < 8; n++) {
+                weigh(n, all);
+                if (BUSY) drop_some(n);
+                if (BUSY) differentiate(n);
+            }
+        };
+        if (BUSY && checked) fragments(Flag<false>());
+        else fragments(Flag<true>());
+        if (!BUSY && checked)
+            keep(s, 0.0f, [&](int r, int column) {
+                return start_q + column >= from_query[r] && start_q + column < q_len;
+            });
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+            if (!BUSY) drop_some(n);
+        products_begin();
+        multiply_tile(dv_acc, weights, grad_is);
+        products_sent();
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+            if (!BUSY) differentiate(n);
         products_done_but_last();  // the gradient of q of the tile before is there
         pin(dq_acc);
         if (t > 0) hand_over(t - 1);

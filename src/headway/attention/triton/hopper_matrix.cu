@@ -10,10 +10,10 @@
 constexpr int STAGES = 2;
 constexpr int WARPS = 8;
 constexpr int BLOCK = 2 * TILE;
-constexpr int NUMBERS = 8 * TILE_BYTES;                      // of a stage, behind two tiles each of q, the gradient, k and v
+constexpr int STAGE_BYTES = 8 * TILE_BYTES;                  // two tiles each of q, the gradient, k and v
 constexpr int NUMBERS_BYTES = 4 * BLOCK * 4;                 // lse, delta, noise of queries and of keys
-constexpr int STAGE_BYTES = NUMBERS + NUMBERS_BYTES;
-constexpr int AT_BIAS = STAGES * STAGE_BYTES;                // (column tiles, groups)
+constexpr int AT_NUMBERS = STAGES * STAGE_BYTES;             // (STAGES + 1,): still read when the tiles no longer are
+constexpr int AT_BIAS = AT_NUMBERS + (STAGES + 1) * NUMBERS_BYTES;  // (column tiles, groups)
 constexpr int AT_BARRIERS = AT_BIAS + 2 * BIAS_BYTES;
 enum Barriers { IN = 0, OUT = STAGES, BIAS_IN = 2 * STAGES };
 
@@ -71,6 +71,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) matrix(
     }
     __syncthreads();
     Ring<STAGES> stage;
+    Ring<STAGES + 1> place;  // of numbers
 
     if (group == 2) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;\n");
@@ -83,13 +84,14 @@ extern "C" __global__ void __launch_bounds__(384, 1) matrix(
         }
         for (; b < end; b = from(b + 1)) {
             const u32 at = base + stage.at * STAGE_BYTES, full = barrier(IN + stage.at);
+            const u32 numbers = base + AT_NUMBERS + place.at * NUMBERS_BYTES;
             const Dropout drop(noise, dropout, (long long)b * heads + head, q_len, k_len);
             wait(barrier(OUT + stage.at), stage.parity ^ 1);
             if (lane == 0) {
 #ifdef DROPOUT
                 arrive_and_expect(full, 8 * TILE_BYTES + 2 * BLOCK * 4);
-                fetch(at + NUMBERS + 2 * BLOCK * 4, drop.of_queries + block_q, BLOCK * 4, full);
-                fetch(at + NUMBERS + 3 * BLOCK * 4, drop.of_keys + start_k, BLOCK * 4, full);
+                fetch(numbers + 2 * BLOCK * 4, drop.of_queries + block_q, BLOCK * 4, full);
+                fetch(numbers + 3 * BLOCK * 4, drop.of_keys + start_k, BLOCK * 4, full);
 #else
                 arrive_and_expect(full, 8 * TILE_BYTES);
 #endif
@@ -104,11 +106,12 @@ extern "C" __global__ void __launch_bounds__(384, 1) matrix(
             for (int i = 0; i < 8; i++) {
                 const int row = block_q + lane + 32 * (i & 3), bytes = row < q_len ? 4 : 0;
                 const float* source = (i < 4 ? lse : delta) + ((long long)b * heads + head) * q_len + (bytes ? row : 0);
-                const u32 target = at + NUMBERS + (lane + 32 * i) * 4;
+                const u32 target = numbers + (lane + 32 * i) * 4;
                 asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(target), "l"(source), "r"(bytes));
             }
             arrive_after_loads(full);
             stage.next();
+            place.next();
         }
         asm volatile("cp.async.wait_all;\n" ::: "memory");
         return;
@@ -125,66 +128,64 @@ extern "C" __global__ void __launch_bounds__(384, 1) matrix(
     if (b < end) wait(barrier(BIAS_IN), 0);
 
     for (; b < end; b = from(b + 1)) {
-        const unsigned char* here = shared + stage.at * STAGE_BYTES;
         const u32 at = uniform(base + stage.at * STAGE_BYTES);
-        const float* numbers = (const float*)(here + NUMBERS) + own_row;
+        const float* all_numbers = (const float*)(shared + AT_NUMBERS + place.at * NUMBERS_BYTES);
+        const float* numbers = all_numbers + own_row;
         wait(barrier(IN + stage.at), stage.parity);
         float s[64], dp[64];
         products_begin();
         multiply_wide(s, describe(at + group * TILE_BYTES), describe(at + 4 * TILE_BYTES));
-        products_sent();
         multiply_wide(dp, describe(at + (2 + group) * TILE_BYTES), describe(at + 6 * TILE_BYTES));
         products_sent();
         const float lse_of[2] = {numbers[0], numbers[8]}, delta_of[2] = {numbers[BLOCK], numbers[BLOCK + 8]};
         const int length = lengths ? lengths[b] : k_len;
         const bool checked = start_k + BLOCK > min(length, causal ? block_q + group * TILE + shift + 1 : length);
+        int limit[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) limit[r] = causal ? min(length, row0 + 8 * r + shift + 1) : length;
 #ifdef DROPOUT
         const u32 row_noise[2] = {__float_as_uint(numbers[2 * BLOCK]), __float_as_uint(numbers[2 * BLOCK + 8])};
-        const uint2* key_noise = (const uint2*)(here + NUMBERS + 3 * BLOCK * 4) + pair;
+        const uint2* key_noise = (const uint2*)(all_numbers + 3 * BLOCK) + pair;
 #endif
-        products_done_but_last();
+        products_done();
         pin(s);
+        pin(dp);
+        if (lane == 0) arrive(barrier(OUT + stage.at));  // the tiles are read
+        auto differentiate = [&](auto all) {  // whether every pair of the tile counts
+            constexpr bool ALL = decltype(all)::value;
 #pragma unroll
-        for (int side = 0; side < 2; side++) {
-            const Bias::Tile bias(shared + AT_BIAS + side * BIAS_BYTES, group, thread);
+            for (int side = 0; side < 2; side++) {
+                const Bias::Tile bias(shared + AT_BIAS + side * BIAS_BYTES, group, thread);
 #pragma unroll
-            for (int n = 0; n < 8; n++) {
+                for (int n = 0; n < 8; n++) {
+#ifdef DROPOUT
+                    const uint2 of_keys = key_noise[32 * side + 4 * n];
+#endif
 #pragma unroll
-                for (int r = 0; r < 2; r++) {
-                    const int i = 32 * side + 4 * n + 2 * r;
-                    const float2 add = bias.at(n, r);
-                    s[i] = exp2_fast(fmaf(s[i], factor, add.x) - lse_of[r]);
-                    s[i + 1] = exp2_fast(fmaf(s[i + 1], factor, add.y) - lse_of[r]);
+                    for (int r = 0; r < 2; r++) {
+                        const int i = 32 * side + 4 * n + 2 * r;
+                        const float2 add = bias.at(n, r);
+                        float p0 = exp2_fast(fmaf(s[i], factor, add.x) - lse_of[r]);
+                        float p1 = exp2_fast(fmaf(s[i + 1], factor, add.y) - lse_of[r]);
+                        if (!ALL) {
+                            const int left = limit[r] - start_k - TILE * side - 8 * n - 2 * pair;  // keys that count from here on
+                            p0 = left > 0 ? p0 : 0.0f;
+                            p1 = left > 1 ? p1 : 0.0f;
+                        }
+#ifdef DROPOUT
+                        if (drop.drops(row_noise[r], of_keys.x)) dp[i] = 0.0f;
+                        if (drop.drops(row_noise[r], of_keys.y)) dp[i + 1] = 0.0f;
+#endif
+                        acc[i] = fmaf(p0, fmaf(dp[i], drop.unit, -delta_of[r]), acc[i]);
+                        acc[i + 1] = fmaf(p1, fmaf(dp[i + 1], drop.unit, -delta_of[r]), acc[i + 1]);
+                    }
                 }
             }
-        }
-        if (checked) {
-            int limit[2];
-#pragma unroll
-            for (int r = 0; r < 2; r++) limit[r] = causal ? min(length, row0 + 8 * r + shift + 1) : length;
-            keep(s, 0.0f, [&](int r, int column) { return start_k + column < limit[r]; });
-        }
-        products_done();
-        pin(dp);
-#pragma unroll
-        for (int n = 0; n < 16; n++) {
-#ifdef DROPOUT
-            const uint2 of_keys = key_noise[4 * n];
-#endif
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                const int i = 4 * n + 2 * r;
-#ifdef DROPOUT
-                if (drop.drops(row_noise[r], of_keys.x)) dp[i] = 0.0f;
-                if (drop.drops(row_noise[r], of_keys.y)) dp[i + 1] = 0.0f;
-#endif
-                acc[i] = fmaf(s[i], fmaf(dp[i], drop.unit, -delta_of[r]), acc[i]);
-                acc[i + 1] = fmaf(s[i + 1], fmaf(dp[i + 1], drop.unit, -delta_of[r]), acc[i + 1]);
-            }
-        }
-        __syncwarp();
-        if (lane == 0) arrive(barrier(OUT + stage.at));
+        };
+        if (checked) differentiate(Flag<false>());
+        else differentiate(Flag<true>());
         stage.next();
+        place.next();
     }
 
     float* own = sums + ((long long)chunk * heads + head) * q_len * k_len;

@@ -103,12 +103,14 @@ def fused_relative_backward(
     ]
     ends = q.new_empty(batch, heads, 2, 3, q_len, dtype=torch.float32)
     call.run(
-        "query", 8 * TILE_BYTES + 4 * TILE * _stride(reach), (call.programs, 1),
+        "query", 8 * TILE_BYTES + 4 * TILE * _stride(reach) + 8 * TILE, (call.programs, 1),
         q, k, v, grad, *call.tables, call.lengths, lse, delta, dq, *of_places, *looked_up, ends,
         *strides(q, k, v, grad), batch, *call.sizes,
     )  # fmt: skip
+    stages = 2 if _stride(reach) > 57 else 3  # of queries, as hopper_relative.cu has it
     call.run(
-        "key", 6 * TILE_BYTES + 24 * TILE + 8 * TILE * _stride(reach), (triton.cdiv(k_len, TILE) * batch * heads, 1),
+        "key", 2 * TILE_BYTES + stages * (2 * TILE_BYTES + 16 * TILE + 4 * TILE * _stride(reach)),
+        (triton.cdiv(k_len, TILE) * batch * heads, 1),
         q, k, v, grad, call.lengths, lse, delta, *looked_up, ends, dk, dv, *strides(q, k, v, grad), *call.sizes,
     )  # fmt: skip
     groups = heads // k.shape[1]
