@@ -19,11 +19,6 @@
 #include "hopper.cuh"
 #include "hopper_pipes.cuh"
 #include "hopper_bias.cuh"
-#ifdef SUMS
-constexpr bool BUSY = true;
-#else
-constexpr bool BUSY = NOISY;
-#endif
 
 constexpr int STAGES = 3;                      // of queries and gradients of the output
 constexpr int KEYS = 2 * TILE;                 // of a block
@@ -99,6 +94,10 @@ struct Walk {
         if (--left == 0) return next_block();
         if (++tile == tiles) tile = first;
         return true;
+    }
+    // Queries before it do not see this key.
+    __device__ __forceinline__ int first_query(int key, int q_len) const {
+        return key >= length ? q_len : (causal ? key - shift : 0);
     }
     // Blocks of keys that a tile's queries see, but at least the first.
     __device__ __forceinline__ int seen() const {
@@ -466,13 +465,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
 #pragma unroll
         for (int m = 0; m < 9; m++) along[m] = make_float2(0.0f, 0.0f);
 #endif
-        int from_query[2];  // queries before it do not see this key
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const int key = row0 + 8 * r;
-            from_query[r] = key >= walk.length ? q_len : (causal ? key - shift : 0);
-        }
-        auto weigh = [&](int n, auto all) {  // the scores of a fragment of queries; whether all pairs of the tile count
+        auto weigh = [&](int n) {  // the scores of a fragment of queries
             const float2 subtract = lse_of[4 * n];
 #pragma unroll
             for (int r = 0; r < 2; r++) {
@@ -487,10 +480,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
                 s[i] = exp2_fast(NOISY ? fmaf(s[i], factor, add.x) - subtract.x : fmaf(s[i], factor, add.x - subtract.x));
                 s[i + 1] =
                     exp2_fast(NOISY ? fmaf(s[i + 1], factor, add.y) - subtract.y : fmaf(s[i + 1], factor, add.y - subtract.y));
-                if (decltype(all)::value) continue;
-                const int query = start_q + 8 * n + 2 * pair;
-                s[i] = query >= from_query[r] && query < q_len ? s[i] : 0.0f;
-                s[i + 1] = query + 1 >= from_query[r] && query + 1 < q_len ? s[i + 1] : 0.0f;
             }
         };
         auto drop_some = [&](int n) {
@@ -527,30 +516,51 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
                 packed[2 * n + r] = pack(d0, d1);
             }
         };
-        // With enough to do besides, exponentials hide in it, if all is done to a fragment before the next.
-        auto fragments = [&](auto all) {
+#ifdef DROPOUT
+        // Exponentials cost little beside the rest, if all is done to a fragment before the next.
+        int from_query[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            from_query[r] = walk.first_query(row0 + 8 * r, q_len);
+        }
+        auto fragments = [&](auto all) {  // whether all pairs of the tile count
 #pragma unroll
             for (int n = 0; n < 8; n++) {
-                weigh(n, all);
-                if (BUSY) drop_some(n);
-                if (BUSY) differentiate(n);
+                weigh(n);
+#pragma unroll
+                for (int i = 4 * n; !decltype(all)::value && i < 4 * n + 4; i++) {
+                    const int query = start_q + 8 * n + 2 * pair + (i & 1);
+                    s[i] = query >= from_query[(i >> 1) & 1] && query < q_len ? s[i] : 0.0f;
+                }
+                drop_some(n);
+                differentiate(n);
             }
         };
-        if (BUSY && checked) fragments(Flag<false>());
+        if (checked) fragments(Flag<false>());
         else fragments(Flag<true>());
-        if (!BUSY && checked)
+#else
+#pragma unroll
+        for (int n = 0; n < 8; n++) weigh(n);
+        if (checked) {
+            int from_query[2];
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                from_query[r] = walk.first_query(row0 + 8 * r, q_len);
+            }
             keep(s, 0.0f, [&](int r, int column) {
                 return start_q + column >= from_query[r] && start_q + column < q_len;
             });
+        }
 #pragma unroll
-        for (int n = 0; n < 8; n++)
-            if (!BUSY) drop_some(n);
+        for (int n = 0; n < 8; n++) drop_some(n);
+#endif
         products_begin();
         multiply_tile(dv_acc, weights, grad_is);
         products_sent();
+#ifndef DROPOUT
 #pragma unroll
-        for (int n = 0; n < 8; n++)
-            if (!BUSY) differentiate(n);
+        for (int n = 0; n < 8; n++) differentiate(n);
+#endif
         products_done_but_last();  // the gradient of q of the tile before is there
         pin(dq_acc);
         if (t > 0) hand_over(t - 1);
