@@ -195,7 +195,7 @@ class Hopper:
             *(cuda.tensor_map(t) for t in (q, k, v, grad)), lse, delta, table, self.call.lengths, sums,
             batch, *self._sizes(), *where, chunks,
         )  # fmt: skip
-        if chunks == 2:  # half the time of a sum over an axis of two
+        if chunks == 2:  # a sum over an axis of two takes longer
             return sums[0].add_(sums[1])
         return sums.sum(0)
 

@@ -520,9 +520,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         // Exponentials cost little beside the rest, if all is done to a fragment before the next.
         int from_query[2];
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            from_query[r] = walk.first_query(row0 + 8 * r, q_len);
-        }
+        for (int r = 0; r < 2; r++) from_query[r] = walk.first_query(row0 + 8 * r, q_len);
         auto fragments = [&](auto all) {  // whether all pairs of the tile count
 #pragma unroll
             for (int n = 0; n < 8; n++) {
@@ -544,9 +542,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         if (checked) {
             int from_query[2];
 #pragma unroll
-            for (int r = 0; r < 2; r++) {
-                from_query[r] = walk.first_query(row0 + 8 * r, q_len);
-            }
+            for (int r = 0; r < 2; r++) from_query[r] = walk.first_query(row0 + 8 * r, q_len);
             keep(s, 0.0f, [&](int r, int column) {
                 return start_q + column >= from_query[r] && start_q + column < q_len;
             });
