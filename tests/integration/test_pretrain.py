@@ -20,11 +20,7 @@ from headway.tasks.pretrain import Rhythm, RunStopped, Text
 from headway.tasks.training import checkpoint
 
 _one_thread = pytest.fixture(scope="module", autouse=True)(one_thread)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return shards(tmp_path_factory.mktemp("first"))
+data = shards
 
 
 # Learning.

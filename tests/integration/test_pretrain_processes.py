@@ -10,24 +10,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tiny_pretraining import STEPS, TINY, WITHOUT_DROPOUT, pretrain, shards, tiny
-from training_runs import Forked, assert_close, finished, log, one_thread, until, weights
+from training_runs import assert_close, finished, forked_for, log, one_thread, until, weights
 
 from headway.tasks.pretrain import Rhythm
 from headway.tasks.training import checkpoint
 
 _one_thread = pytest.fixture(scope="module", autouse=True)(one_thread)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return shards(tmp_path_factory.mktemp("first"))
-
-
-@pytest.fixture(scope="module")
-def forked(tmp_path_factory):
-    processes = Forked(tmp_path_factory.mktemp("processes"), "headway.tasks.pretrain")
-    yield processes
-    processes.kill()
+data, forked = shards, forked_for("headway.tasks.pretrain")
 
 
 def test_a_batch_that_processes_cannot_share(tmp_path, data, forked):

@@ -13,11 +13,11 @@ import pytest
 from safetensors.torch import load_file
 from tiny_pretraining import WITHOUT_DROPOUT, pretrain, shards, tiny
 from training_runs import (
-    Forked,
     assert_close,
     assert_same_bits,
     assert_same_run,
     finished,
+    forked_for,
     log,
     one_thread,
     saved_step,
@@ -30,18 +30,7 @@ from headway.tasks.training import checkpoint
 from headway.tasks.training.objective import MaskedWords
 
 _one_thread = pytest.fixture(scope="module", autouse=True)(one_thread)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return shards(tmp_path_factory.mktemp("first"))
-
-
-@pytest.fixture(scope="module")
-def forked(tmp_path_factory):
-    processes = Forked(tmp_path_factory.mktemp("processes"), "headway.tasks.pretrain")
-    yield processes
-    processes.kill()
+data, forked = shards, forked_for("headway.tasks.pretrain")
 
 
 def test_killed_anywhere_it_ends_with_the_same_bits(tmp_path, data, forked):

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file
-from training_runs import Forked, assert_same_run, finished, log, one_thread, saved_step, until, weights
+from training_runs import assert_same_run, finished, forked_for, log, one_thread, saved_step, until, weights
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from typer.testing import CliRunner
 
@@ -39,6 +39,7 @@ ABOVE_NOISE = 1e-4  # Adam's epsilon; with 1e-9 gradients that are zero but for 
 
 
 _one_thread = pytest.fixture(scope="module", autouse=True)(one_thread)
+forked = forked_for("headway.tasks.translate")
 
 
 @pytest.fixture(scope="module")
@@ -72,13 +73,6 @@ def train(config, **options):
 
 def assert_same(one, other):
     assert_same_run(one, other, "word_accuracy")
-
-
-@pytest.fixture(scope="module")
-def forked(tmp_path_factory):
-    processes = Forked(tmp_path_factory.mktemp("processes"), "headway.tasks.translate")
-    yield processes
-    processes.kill()
 
 
 # Learning, and what is written.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from headway.tasks.pretrain import ModelChoice, Optimisation, PretrainConfig, Rhythm, Text, run
 
 STEPS = 24
@@ -30,8 +32,10 @@ def pretrain(config, **options):
     return run(config, progress=False, cpu=True, **options)
 
 
-def shards(folder):
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
     """Tokenizer and shards that the tests of a file share, made by a run of one step."""
+    folder = tmp_path_factory.mktemp("first")
     text = Text(corpus=("builtin:2000",), length=32, validation=0.1, evaluation_rows=48)
     pretrain(replace(tiny(folder / "run", "none"), text=text, optimisation=plan(steps=1)))
     return str(folder / "run" / "data")

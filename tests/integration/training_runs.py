@@ -9,6 +9,7 @@ import socket
 import time
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -98,6 +99,18 @@ class Forked:
     def kill(self):
         for process in self.started:
             process.kill()
+
+
+def forked_for(module):
+    """A fixture: runs of this module, killed when a file's tests are done."""
+
+    @pytest.fixture(scope="module")
+    def forked(tmp_path_factory):
+        processes = Forked(tmp_path_factory.mktemp("processes"), module)
+        yield processes
+        processes.kill()
+
+    return forked
 
 
 def finished(processes, seconds=120):
