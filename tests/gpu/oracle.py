@@ -42,13 +42,16 @@ def of_all(b, h, lq, lk):
     return lambda *p: hw.Toeplitz(p[0]) + hw.LowRank(p[1], p[2]) + add(*p), parameters
 
 
-def of_relatives(reach, together=False):
-    """Relative keys and values of one or several heads, alone or beside other terms; `width` is that of q and v."""
+def of_relatives(reach, together=False, begin=0):
+    """Relative keys and values of one or several heads, alone or beside other terms; `width` is that of q and v.
+
+    Values reach further by one, and the kernels with them.
+    """
 
     def make(b, h, lq, lk, width):
         parameters = [draw(h, 2 * reach + 1, width), draw(1, 2 * reach + 3, width)]
         if not together:
-            return lambda keys, values: (hw.RelativeKeys(keys), hw.RelativeValues(values)), parameters
+            return lambda keys, values: (hw.RelativeKeys(keys, begin), hw.RelativeValues(values, begin)), parameters
         add, more = of_all(b, h, lq, lk)
         return lambda keys, values, *p: (hw.RelativeKeys(keys) + add(*p), hw.RelativeValues(values)), parameters + more
 
@@ -73,8 +76,9 @@ KINDS = {
     "relative values": lambda b, h, lq, lk, d: (lambda t: (None, hw.RelativeValues(t)), [draw(h, 1, d)]),
     "relative keys and values": of_relatives(4),
     "relative keys, full reach": of_relatives(60),
-    "relative, reach 16": of_relatives(16),
-    "relative, reach 28": of_relatives(28),
+    "relative, reach 16": of_relatives(15),
+    "relative, reach 17": of_relatives(16),
+    "relative, reach 28": of_relatives(27),
     "everything": of_relatives(3, together=True),
 }
 

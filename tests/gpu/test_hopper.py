@@ -6,7 +6,7 @@ import importlib
 
 import pytest
 import torch
-from oracle import CUDA, DEVICE, KINDS, check, draw, made, masks, outcome
+from oracle import CUDA, DEVICE, KINDS, check, draw, made, masks, of_relatives, outcome
 
 import headway as hw
 
@@ -67,9 +67,9 @@ def test_width_64_where_scores_rise_along_the_keys(rise, dtype, kind, wanted):
 
 
 @pytest.mark.parametrize("length", [300, 2500])
-@pytest.mark.parametrize("kind", ["toeplitz", "clipped and two segments"])
+@pytest.mark.parametrize("kind", ["toeplitz", "clipped and two segments", "relative, reach 16"])
 def test_width_64_gives_the_same_bits_in_ten_runs(kind, length):
-    make, parameters = KINDS[kind](2, 2, length, length)
+    make, parameters = made(kind, 2, 2, length, length, 64)
     inputs, upstream = [draw(2, 2, length, 64) for _ in range(3)], draw(2, 2, length, 64)
     runs = [outcome("triton", torch.bfloat16, make, parameters, inputs, upstream) for _ in range(10)]
     for run in runs[1:]:
@@ -90,7 +90,10 @@ def test_width_64_at_an_odd_address():
         assert torch.equal(one, other)
 
 
-RELATIVES = {"relative keys", "relative values", "relative keys and values", "relative, reach 16", "relative, reach 28"}
+RELATIVES = {
+    "relative keys", "relative values", "relative keys and values",
+    "relative, reach 16", "relative, reach 17", "relative, reach 28",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("masking", ["nothing", "causal", "lengths"])
@@ -99,6 +102,12 @@ RELATIVES = {"relative keys", "relative values", "relative keys and values", "re
 def test_width_64_with_relative_keys_and_values(kind, q_len, k_len, masking):
     dtype = torch.float16 if kind == "relative keys and values" else torch.bfloat16
     check(kind, dtype, 3, 4, 2, q_len, k_len, 64, **masks(3, q_len, k_len)[masking])
+
+
+@pytest.mark.parametrize("begin", [-70, 5, 122, 1000])
+def test_width_64_with_relatives_of_queries_that_begin_elsewhere(begin, monkeypatch):
+    monkeypatch.setitem(KINDS, "relative", of_relatives(15, begin=begin))
+    check("relative", torch.bfloat16, 2, 4, 2, 200, 300, 64)
 
 
 @pytest.mark.parametrize("masking", ["nothing", "causal", "lengths"])

@@ -178,10 +178,10 @@ def _relative(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     key_table = None if not keys else _table(keys, reach, q).float() * request.scale
     value_table = None if not values else _table(values, reach, q).float()
     places = [None if t is None else in_places(t.detach().to(q.dtype)) for t in (key_table, value_table)]
-    output, _ = fused_relative(
+    output, *_ = fused_relative(
         q, k, v, key_table, value_table, *places,
         reach, (*keys, *values)[0].q_start, request.masking.causal, _lengths(request),
-        request.scale, request.dropout, None if request.dropout == 0 else dropout_noise(q, k),
+        request.scale, request.dropout, None if request.dropout == 0 else dropout_noise(q, k), request.needs_grad,
     )  # fmt: skip
     return cast("Tensor", output)
 

@@ -128,7 +128,6 @@ __device__ __forceinline__ void load_tile(u32 to, const u16* from, int stride, i
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(target), "l"(source), "r"(bytes));
     }
 }
-__device__ __forceinline__ void loads_sent() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 
 // Dropout, as `kept` in tiles.py: by the product of the query's random number and the key's. Those of queries come first;
 // both are padded to blocks of 128, so that pairs are aligned and need no check.
@@ -152,13 +151,6 @@ struct Dropout {
         return of_query * of_key < threshold;
     }
 };
-__device__ __forceinline__ void load_noise(u32 to, const u32* from) {  // of a tile's queries or keys, by 128 threads
-#ifdef DROPOUT
-    const int piece = threadIdx.x & 127;
-    if (piece < TILE / 4)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(to + 16 * piece), "l"(from + 4 * piece));
-#endif
-}
 
 __device__ __forceinline__ float2 unpack_float16(u32 both) {
     float2 apart;

@@ -155,11 +155,7 @@ class Hopper:
         of segments, (H, 2)."""
         q, k, v = self.q, self.k, self.v
         batch, heads, q_len, _ = q.shape
-        tiles, key_blocks = triton.cdiv(q_len, TILE), self.last // BLOCK
-        slots, teams = shares(batch, heads, tiles, key_blocks, self.call.multiprocessors)
-        ways = 2 if teams > 1 and tiles <= FEW_TILES else 1
-        sums_q = q.new_empty(slots, heads, ways, tiles, TILE, TILE, dtype=torch.float32)
-        counters = q.new_zeros(slots, heads, ways, tiles, dtype=torch.int32) if teams > 1 else None
+        (slots, teams, ways), sums_q, counters = for_sums(q, k.shape[2], self.call.multiprocessors)
         span = self.first + self.last + BLOCK
         sums = q.new_zeros(slots, heads, teams, 2, span, dtype=torch.float32) if self.sums else None
         if self.call.lengths is not None:  # blocks of keys that nobody sees are left out
@@ -198,6 +194,18 @@ class Hopper:
         if chunks == 2:  # a sum over an axis of two takes longer
             return sums[0].add_(sums[1])
         return sums.sum(0)
+
+
+def for_sums(q: Tensor, k_len: int, multiprocessors: int) -> tuple[tuple[int, int, int], Tensor, Tensor | None]:
+    """How the backward kernel shares out sequences and keys (slots, teams, ways), room for sums of the gradient of q,
+    and what counts turns at them."""
+    batch, heads, q_len, _ = q.shape
+    tiles = triton.cdiv(q_len, TILE)
+    slots, teams = shares(batch, heads, tiles, whole_blocks(k_len) // BLOCK, multiprocessors)
+    ways = 2 if teams > 1 and tiles <= FEW_TILES else 1
+    sums_q = q.new_empty(slots, heads, ways, tiles, TILE, TILE, dtype=torch.float32)
+    counters = q.new_zeros(slots, heads, ways, tiles, dtype=torch.int32) if teams > 1 else None
+    return (slots, teams, ways), sums_q, counters
 
 
 @functools.cache

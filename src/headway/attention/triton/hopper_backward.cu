@@ -13,6 +13,12 @@
 // fragments on one diagonal hold the same offsets; the 8 rows that remain of a warp pass through shared memory to the adder
 // of its group, so that nobody who computes waits for memory.
 //
+// KEYS, VALUES: relative keys, relative values (hopper_relative.cuh) take the place of a bias. What scores and gradients of
+// weights near the diagonal add is looked up (`key_rows`, `value_rows`); of tiles away from it lse and delta know. Of the
+// gradients of scores the table of keys needs those near the diagonal one by one (`dscores`), and sums of each row
+// (`row_sums`): of all, and of whole pieces of 8 keys that are at the left end. Such sums are one more product, with ones
+// (`AT_ONES`). What the table does to the gradient of q, hopper_relative.cu adds.
+//
 // SEGMENTS: beside the bias, a step for each query, to be added where the key is of segment 1; two numbers of each head, one
 // for each segment of the query. Their gradients are sums of registers.
 
@@ -20,8 +26,26 @@
 #include "hopper_pipes.cuh"
 #include "hopper_bias.cuh"
 
-constexpr int STAGES = 3;                      // of queries and gradients of the output
-constexpr int KEYS = 2 * TILE;                 // of a block
+#if defined(KEYS) || defined(VALUES)
+#define RELATIVE
+#include "hopper_relative.cuh"
+constexpr bool WIDE = SEEN > 7;
+constexpr int ROWS_BYTES = TILE / 8 * SEEN * FRAGMENT * 2, GROUP_BYTES = 2 * TILE * 4;
+#ifdef BFLOAT16
+constexpr u32 ONES = 0x3f803f80;
+#else
+constexpr u32 ONES = 0x3c003c00;
+#endif
+__device__ __forceinline__ void add_to(float* to, float number) {  // of a place only one warp does so, in order
+    asm volatile("red.global.add.f32 [%0], %1;\n" ::"l"(to), "f"(number) : "memory");
+}
+#else
+constexpr bool WIDE = false;
+constexpr int ROWS_BYTES = 0, GROUP_BYTES = 0;
+#endif
+
+constexpr int STAGES = WIDE ? 2 : 3;           // of queries and gradients of the output
+constexpr int BLOCK = 2 * TILE;                // keys of a block
 constexpr int SLOT_BYTES = TILE * TILE * 4;    // a tile of the gradient of q
 constexpr int WARPS = 8;                       // that compute
 constexpr int PITCH = 88;                      // numbers from one row of a warp's diagonals to the next
@@ -32,18 +56,21 @@ constexpr int AT_KEYS = AT_QUERIES + STAGES * 2 * TILE_BYTES;     // (2, k of bo
 constexpr int AT_DS = AT_KEYS + 2 * 4 * TILE_BYTES;               // (2, groups): keys x queries
 constexpr int AT_SLOTS = AT_DS + 2 * 2 * TILE_BYTES;              // (2,)
 constexpr int AT_NUMBERS = AT_SLOTS + 2 * SLOT_BYTES;             // (STAGES,): see below
-constexpr int NOISE = 2 * TILE * 4;                               // behind lse and delta: noise of the queries
+constexpr int OF_DELTA = GROUP_BYTES ? 2 * GROUP_BYTES : TILE * 4;  // behind lse, or lse and delta of both groups
+constexpr int NOISE = OF_DELTA + TILE * 4;                        // of the queries
 constexpr int OF_STEPS = NOISE + TILE * 4;                        // SEGMENTS: steps and segments of the queries
 constexpr int OF_SEGMENTS = OF_STEPS + SEGMENTED * TILE * 4;
 constexpr int OF_BIAS = OF_SEGMENTS + SEGMENTED * TILE * 4;       // the bias
-constexpr int NUMBERS_BYTES = OF_BIAS + BIAS_BYTES;
+constexpr int OF_ROWS = OF_BIAS + BIAS_BYTES;                     // RELATIVE: of keys, and of values
+constexpr int NUMBERS_BYTES = OF_ROWS + 2 * ROWS_BYTES;
 constexpr int AT_BARRIERS = AT_NUMBERS + STAGES * NUMBERS_BYTES;
 constexpr int AT_MODES = AT_BARRIERS + 160;
 constexpr int AT_LINES = AT_MODES + 16;                           // SUMS: (WARPS, 8, PITCH)
+constexpr int AT_ONES = (AT_MODES + 16 + 1023) / 1024 * 1024;     // KEYS: (8, 64): ones, in row r > 0 of the first 8 * r keys
 
 enum Barriers {
     QUERIES_IN = 0, QUERIES_OUT = 3, KEYS_IN = 6, KEYS_OUT = 8, DS_IN = 10, SLOT_READY = 12, SLOT_DONE = 14,
-    LINES_IN = 16, LINES_OUT = 18,  // of each group
+    LINES_IN = 16, LINES_OUT = 18,  // SUMS: of each group
 };
 enum Modes { EMPTY, ALONE, SUMMED };  // what a slot holds for the groups: fill it; nothing to add; what others summed
 
@@ -58,6 +85,18 @@ __device__ __forceinline__ void multiply_columns(float (&d)[16], u32 a, u32 b) {
     for (int step = 1; step < 8; step++)
         asm volatile(COLUMNS("1") : ALL16("+f", d) : "r"(a + (2048 >> 4) * step), "r"(b + (2048 >> 4) * step));
 }
+
+#ifdef KEYS
+// d (64 x 8) = a^T b^T: a (64 x 64) with columns side by side, b (8 x 64) in rows.
+__device__ __forceinline__ void multiply_narrow(float (&d)[4], u32 a, u32 b) {
+#define NARROW(first) "{\n.reg .b64 a, b;\nmov.b64 a, {%4, 0x40000040};\nmov.b64 b, {%5, 0x40000040};\n"                    \
+    "wgmma.mma_async.sync.aligned.m64n8k16.f32." TYPE "." TYPE " {%0, %1, %2, %3}, a, b, " first ", 1, 1, 1, 0;\n}\n"
+    asm volatile(NARROW("0") : FOUR("=f", d, 0) : "r"(a), "r"(b));
+#pragma unroll
+    for (int step = 1; step < 4; step++)
+        asm volatile(NARROW("1") : FOUR("+f", d, 0) : "r"(a + (2048 >> 4) * step), "r"(b + 2 * step));
+}
+#endif
 
 // One step of the carrier: which tile of `sums_q`, how many add to it before and in all, what its counter then says.
 struct Carry {
@@ -78,7 +117,7 @@ struct Walk {
             b = slot + item * slots;
             if (b >= batch) return false;
             const int block = turn - item * key_blocks;
-            start_k = block * KEYS;
+            start_k = block * BLOCK;
             length = lengths ? lengths[b] : k_len;
             first = block && causal ? max(start_k - shift, 0) / TILE : 0;
             tile = max(first, member * tiles / teams);
@@ -102,7 +141,7 @@ struct Walk {
     // Blocks of keys that a tile's queries see, but at least the first.
     __device__ __forceinline__ int seen() const {
         const int keys = causal ? min(length, (tile + 1) * TILE + shift) : length;
-        return max((keys + KEYS - 1) / KEYS, 1);
+        return max((keys + BLOCK - 1) / BLOCK, 1);
     }
     // How many blocks add to this tile before this one. Those of a round start evenly spaced and go round.
     __device__ __forceinline__ int rank() const {
@@ -133,6 +172,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     u32* counters,                             // (slots, H, ways, tiles of queries), zero
     float* sums,                               // SUMS: (slots, H, teams, groups, span) from offset -before - 63 on, zero
     float* sums_of_steps,                      // SEGMENTS: (slots, H, teams, WARPS, 2)
+#ifdef RELATIVE
+    const u16* key_rows, const u16* value_rows,  // (B, H, tiles of queries, 8, SEEN, 8 x 8)
+    const float* ends,                           // (B, H, 2, 2, Lq): for tiles at either end lse and delta
+    u16* dscores,                                // KEYS: (B, H, tiles of queries, 8, KEPT, 8 x 8)
+    float* row_sums,                             // KEYS: (B, H, teams, groups, 2, tiles of 64), zero: left end, all
+    int begin,
+#endif
     int batch, int heads, int groups, int q_len, int k_len, int causal, int table_head, int padded, int before, int flat,
     int q_padded, int q_segments_batch, int k_segments_batch, int span, int slots, int teams, int ways, double scale,
     const u32* noise, double dropout) {
@@ -143,7 +189,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
 
     const int group = uniform(threadIdx.x >> 7), lane = threadIdx.x & 31;
     const int head = blockIdx.x % heads, slot = blockIdx.x / heads % slots, member = blockIdx.x / heads / slots;
-    const int tiles = (q_len + TILE - 1) / TILE, key_blocks = (k_len + KEYS - 1) / KEYS, shift = k_len - q_len;
+    const int tiles = (q_len + TILE - 1) / TILE, key_blocks = (k_len + BLOCK - 1) / BLOCK, shift = k_len - q_len;
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
@@ -161,8 +207,23 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         }
         barriers_made();
     }
+#ifdef KEYS
+    if (threadIdx.x < 256) {
+        const int row = threadIdx.x >> 5, piece = ((threadIdx.x >> 2) & 7) ^ row;
+        ((u32*)(shared + AT_ONES))[threadIdx.x] = row == 0 || piece < row ? ONES : 0;
+    }
+    publish();
+#endif
     __syncthreads();
     Walk walk = {lengths, batch, slot, slots, member, teams, key_blocks, tiles, shift, k_len, causal};
+#ifdef RELATIVE
+    auto end_of = [&](int of) {  // of the tables, at which all pairs of a group's tile are, and count; 0: they are looked up
+        const int start_q = walk.tile * TILE, start_k = walk.start_k + of * TILE;
+        const int first = start_k - start_q - (TILE - 1) - begin, last = first + 2 * (TILE - 1);
+        if (start_q + TILE > q_len || start_k + TILE > walk.length || (causal && last + begin > shift)) return 0;
+        return side_of(first, last);
+    };
+#endif
 
     // Of 384 times 168 registers, those that move data leave most to those that compute.
     if (group == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;\n");
@@ -324,7 +385,20 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
             const u32 numbers = base + AT_NUMBERS + stage.at * NUMBERS_BYTES;
             wait(barrier(QUERIES_OUT + stage.at), stage.parity ^ 1);
             if (lane == 0) {
-                arrive_and_expect(full, 2 * TILE_BYTES + BIAS_BYTES + (NOISY + 2 * SEGMENTED) * TILE * 4);
+#ifdef RELATIVE
+                const bool close = end_of(0) == 0 || end_of(1) == 0;
+                const int more = close ? ((key_rows != nullptr) + (value_rows != nullptr)) * ROWS_BYTES : 0;
+                const long long rows = (((long long)walk.b * heads + head) * tiles + walk.tile) * (ROWS_BYTES / 2);
+#else
+                const int more = 0;
+#endif
+                arrive_and_expect(full, 2 * TILE_BYTES + BIAS_BYTES + (NOISY + 2 * SEGMENTED) * TILE * 4 + more);
+#ifdef KEYS
+                if (close) fetch(numbers + OF_ROWS, key_rows + rows, ROWS_BYTES, full);
+#endif
+#ifdef VALUES
+                if (close) fetch(numbers + OF_ROWS + ROWS_BYTES, value_rows + rows, ROWS_BYTES, full);
+#endif
                 if (NOISY) {
                     const Dropout drop(noise, dropout, (long long)walk.b * heads + head, q_len, k_len);
                     fetch(numbers + NOISE, drop.of_queries + start_q, TILE * 4, full);
@@ -339,13 +413,27 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
                 BiasOfColumns(table + (long long)head * table_head, walk.start_k, walk.tile, padded, before)
                     .fetch_to(numbers + OF_BIAS, full);
             }
+            const long long of_pair = (long long)walk.b * heads + head;
+            auto load = [&](int at, const float* from) {  // a number for each query
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int row = start_q + lane + 32 * (i & 1), bytes = row < q_len ? 4 : 0;
-                const float* source = (i < 2 ? lse : delta) + ((long long)walk.b * heads + head) * q_len + (bytes ? row : 0);
-                const u32 target = numbers + (lane + 32 * i) * 4;
-                asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(target), "l"(source), "r"(bytes));
+                for (int i = 0; i < 2; i++) {
+                    const int row = start_q + lane + 32 * i, bytes = row < q_len ? 4 : 0;
+                    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n"
+                                 ::"r"(numbers + at + (lane + 32 * i) * 4), "l"(from + (bytes ? row : 0)), "r"(bytes));
+                }
+            };
+            load(OF_DELTA, delta + of_pair * q_len);
+#ifdef RELATIVE
+#pragma unroll
+            for (int of = 0; of < 2; of++) {
+                const int end = end_of(of);
+                const float* there = ends + (of_pair * 2 + (end > 0)) * 2 * q_len;
+                load(of * GROUP_BYTES, end ? there : lse + of_pair * q_len);
+                load(of * GROUP_BYTES + TILE * 4, end ? there + q_len : delta + of_pair * q_len);
             }
+#else
+            load(0, lse + of_pair * q_len);
+#endif
             arrive_after_loads(full);
             stage.next();
         } while (walk.next());
@@ -359,6 +447,10 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     const float factor = (float)(scale * 1.4426950408889634), unit = (float)scale;
     u32 at_keys = base + AT_KEYS;  // of the block whose scores are made
     float s[32], dp[32], dk_acc[32], dv_acc[32], dq_acc[16];
+#ifdef KEYS
+    float row_acc[4];  // sums of a tile's gradients of scores for two queries: as the columns of `AT_ONES`, two of them
+    int sums_b = 0, sums_row = 0, sums_key = 0;  // of that tile
+#endif
     auto scores = [&](u32 queries) {
         const u32 q_is = describe(queries), grad_is = describe(queries + TILE_BYTES);
         const u32 k_is = describe(at_keys + group * TILE_BYTES), v_is = describe(at_keys + (2 + group) * TILE_BYTES);
@@ -373,6 +465,19 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     // What is left to do of the tile before: its gradient of q.
     int before_b = walk.b, before_row = 0;
     u32 before_keys = at_keys;
+#ifdef KEYS
+    auto add_row_sums = [&] {
+        const long long part = (((long long)sums_b * heads + head) * teams + member) * 2 + group;
+        float* sums_of = row_sums + part * 2 * tiles * TILE + sums_row + 16 * warp + row8;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int left = (sums_row + 16 * warp + row8 + 8 * r + begin - REACH + 1 - sums_key) >> 3;  // whole pieces
+            if (left > 0 && pair == (left < 8 ? left >> 1 : 0))
+                add_to(sums_of + 8 * r, left < 8 && (left & 1) ? row_acc[2 * r + 1] : row_acc[2 * r]);
+            if (pair == 0) add_to(sums_of + tiles * TILE + 8 * r, row_acc[2 * r]);
+        }
+    };
+#endif
     auto hand_over = [&](int t) {
         const int at = t & 1;
         wait(barrier(SLOT_READY + at), (t >> 1) & 1);
@@ -443,10 +548,10 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         const int row0 = start_k + 16 * warp + row8;  // and row0 + 8
         const u32 q_is = describe(queries), grad_is = describe(queries + TILE_BYTES);
         const unsigned char* numbers = shared + AT_NUMBERS + stage.at * NUMBERS_BYTES;
-        const float2* lse_of = (const float2*)numbers + pair;
-        const float2* delta_of = lse_of + TILE / 2;
-        const bool checked = start_q + TILE > q_len || start_k + TILE > walk.length ||
-                             (causal && start_q < start_k + TILE - 1 - shift);
+        const float2* lse_of = (const float2*)(numbers + group * GROUP_BYTES) + pair;
+        const float2* delta_of = (const float2*)(numbers + OF_DELTA) + pair;
+        const bool checked =  // whether pairs may not count
+            start_q + TILE > q_len || start_k + TILE > walk.length || (causal && start_q < start_k + TILE - 1 - shift);
         const bool low = is_low(start_k - start_q, flat), high = is_high(start_k - start_q, flat);
         const BiasOfColumns::Tile bias(numbers + OF_BIAS, group, thread);
         products_done();
@@ -482,6 +587,30 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
                     exp2_fast(NOISY ? fmaf(s[i + 1], factor, add.y) - subtract.y : fmaf(s[i + 1], factor, add.y - subtract.y));
             }
         };
+#ifdef RELATIVE
+        // Of this warp's first keys, how many eights they are after the first queries' own position.
+        const int eight = uniform((start_k + 16 * warp - start_q) / 8 - (begin >> 3));
+        auto weigh_close = [&](int n) {  // the same near the diagonal
+            const u32* rows = (const u32*)(numbers + OF_ROWS) + lane;
+            const float2 subtract = lse_of[4 * n];
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const int i = 4 * n + 2 * r, seen = min(max(eight - SEEN_FROM + r - n, 0), SEEN - 1);
+                const u32* at = rows + (n * SEEN + seen) * FRAGMENT / 2;
+                float2 add = make_float2(0.0f, 0.0f);
+#ifdef KEYS
+                add = unpack(*at);
+#endif
+                s[i] = exp2_fast(fmaf(s[i], factor, add.x) - subtract.x);
+                s[i + 1] = exp2_fast(fmaf(s[i + 1], factor, add.y) - subtract.y);
+#ifdef VALUES
+                add = unpack(at[ROWS_BYTES / 4]);
+                dp[i] += add.x;
+                dp[i + 1] += add.y;
+#endif
+            }
+        };
+#endif
         auto drop_some = [&](int n) {
 #ifdef DROPOUT
             const uint2 of_queries = ((const uint2*)(numbers + NOISE))[4 * n + pair];
@@ -489,10 +618,17 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const int i = 4 * n + 2 * r;
-                float w0 = s[i], w1 = s[i + 1];
+                float w0 = s[i], w1 = s[i + 1], of_dropped0 = 0.0f, of_dropped1 = 0.0f;
+#ifdef RELATIVE
+                const float2 subtract = lse_of[TILE / 2 + 4 * n];  // that of weights which are not dropped
+                dp[i] = fmaf(dp[i], drop.unit, -subtract.x);
+                dp[i + 1] = fmaf(dp[i + 1], drop.unit, -subtract.y);
+                of_dropped0 = -delta_of[4 * n].x;
+                of_dropped1 = -delta_of[4 * n].y;
+#endif
 #ifdef DROPOUT
-                if (drop.drops(of_queries.x, row_noise[r])) w0 = dp[i] = 0.0f;
-                if (drop.drops(of_queries.y, row_noise[r])) w1 = dp[i + 1] = 0.0f;
+                if (drop.drops(of_queries.x, row_noise[r])) w0 = 0.0f, dp[i] = of_dropped0;
+                if (drop.drops(of_queries.y, row_noise[r])) w1 = 0.0f, dp[i + 1] = of_dropped1;
 #endif
                 weights[2 * n + r] = pack(w0, w1);
             }
@@ -502,8 +638,12 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const int i = 4 * n + 2 * r;
+#ifdef RELATIVE
+                const float d0 = s[i] * dp[i], d1 = s[i + 1] * dp[i + 1];
+#else
                 const float d0 = s[i] * fmaf(dp[i], drop.unit, -subtract.x);
                 const float d1 = s[i + 1] * fmaf(dp[i + 1], drop.unit, -subtract.y);
+#endif
 #ifdef SUMS
                 along[r - n + 7].y += d0;
                 along[r - n + 7].x += d1;
@@ -516,11 +656,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
                 packed[2 * n + r] = pack(d0, d1);
             }
         };
-#ifdef DROPOUT
-        // Exponentials cost little beside the rest, if all is done to a fragment before the next.
+#if defined(RELATIVE) || defined(DROPOUT)
         int from_query[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) from_query[r] = walk.first_query(row0 + 8 * r, q_len);
+#endif
+#ifdef DROPOUT
+        // Exponentials cost little beside the rest, if all is done to a fragment before the next.
         auto fragments = [&](auto all) {  // whether all pairs of the tile count
 #pragma unroll
             for (int n = 0; n < 8; n++) {
@@ -534,6 +676,31 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
                 differentiate(n);
             }
         };
+#endif
+#ifdef RELATIVE
+        if (end_of(group) == 0) {
+#pragma unroll
+            for (int n = 0; n < 8; n++) weigh_close(n);
+            if (checked)
+                keep(s, 0.0f, [&](int r, int column) {
+                    return start_q + column >= from_query[r] && start_q + column < q_len;
+                });
+#ifdef DROPOUT
+#pragma unroll
+            for (int n = 0; n < 8; n++) {
+                drop_some(n);
+                differentiate(n);
+            }
+#endif
+        } else {
+#ifdef DROPOUT
+            fragments(Flag<true>());
+#else
+#pragma unroll
+            for (int n = 0; n < 8; n++) weigh(n);
+#endif
+        }
+#elif defined(DROPOUT)
         if (checked) fragments(Flag<false>());
         else fragments(Flag<true>());
 #else
@@ -547,11 +714,16 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
                 return start_q + column >= from_query[r] && start_q + column < q_len;
             });
         }
+#endif
+#ifndef DROPOUT
 #pragma unroll
         for (int n = 0; n < 8; n++) drop_some(n);
 #endif
         products_begin();
         multiply_tile(dv_acc, weights, grad_is);
+#ifdef KEYS
+        multiply_narrow(row_acc, describe(base + AT_DS + (last * 2 + group) * TILE_BYTES), describe(base + AT_ONES));
+#endif
         products_sent();
 #ifndef DROPOUT
 #pragma unroll
@@ -618,10 +790,28 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         }
         queries = uniform(base + AT_QUERIES + stage.at * 2 * TILE_BYTES);
         scores(queries);
+#ifdef KEYS
+        const int kept = eight - KEPT_FROM;  // of this warp's first fragment, its place among those that are kept
+        if (kept >= -1 && kept < KEPT + 7) {
+            const long long first = (((long long)before_b * heads + head) * tiles * 8 + start_q / 8) * KEPT;
+            u32* to = (u32*)(dscores + (first + kept) * FRAGMENT) + lane;
+#pragma unroll
+            for (int n = 0; n < 8; n++) {
+#pragma unroll
+                for (int r = 0; r < 2; r++)
+                    if ((u32)(kept + r - n) < KEPT) to[(n * KEPT + r - n) * FRAGMENT / 2] = packed[2 * n + r];
+            }
+        }
+#endif
         products_done_but_last();  // of this tile, all but the gradient of q is done
         pin(dk_acc);
         pin(dv_acc);
         if (lane == 0) arrive(barrier(QUERIES_OUT + at_stage));
+#ifdef KEYS
+        pin(row_acc);
+        if (t > 0) add_row_sums();
+        sums_b = before_b, sums_row = start_q, sums_key = start_k;
+#endif
         if (ends) {
             keep_gradients(dk, dv, dk_acc, dv_acc, unit, drop.unit, before_b, head, heads, row0, k_len);
 #pragma unroll
@@ -646,9 +836,16 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     wait(barrier(DS_IN + ((t - 1) & 1)), ((t - 1) >> 1) & 1);
     products_begin();
     multiply_columns(dq_acc, describe(base + AT_DS + ((t - 1) & 1) * 2 * TILE_BYTES), describe(before_keys + group * 64));
+#ifdef KEYS
+    multiply_narrow(row_acc, describe(base + AT_DS + (((t - 1) & 1) * 2 + group) * TILE_BYTES), describe(base + AT_ONES));
+#endif
     products_sent();
     products_done();
     pin(dq_acc);
+#ifdef KEYS
+    pin(row_acc);
+    add_row_sums();
+#endif
     hand_over(t - 1);
     publish();
     __syncwarp();

@@ -10,6 +10,7 @@
 // FACTORS: beside the bias, a low-rank one: a vector of 64 for each query and each key, whose product is added.
 // EXACT: what rounding takes from the weights joins the output too, so that gradients which nearly cancel do not see it.
 // KEYS, VALUES: relative keys, relative values (hopper_relative.cuh), for the place of each key seen from each query.
+// WEIGHTS: what each place of a table has of the weights is wanted, for the backward pass.
 
 #include "hopper.cuh"
 #include "hopper_pipes.cuh"
@@ -25,6 +26,9 @@ constexpr bool FACTORED = false;
 constexpr int PLACES_BYTES = TILE * STRIDE * 2;
 constexpr int TABLES = 2;  // of keys and of values
 constexpr bool WIDE = REACH > 16;
+#if defined(VALUES) || defined(WEIGHTS)
+#define PLACED
+#endif
 #else
 constexpr int PLACES_BYTES = 0, TABLES = 0;
 constexpr bool WIDE = FACTORED || BIAS_BYTES > TILE_BYTES;
@@ -84,6 +88,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
     const int* lengths,                            // (B,), or null
     const float* steps, const float* k_segments,   // SEGMENTS: (B, H, queries), in units of log 2; (B|1, keys), 0 or 1
     u16* out, u16* rest, float* lse,  // (B, Lq, H, 64), twice: the output, and what rounding took or null; (B, H, Lq)
+#ifdef RELATIVE
+    u16* of_places,                   // WEIGHTS: (B, H, Lq, PLACES)
+#endif
     int heads, int groups, int q_len, int k_len, int causal, int table_head, int padded, int before,
     int q_padded, int segments_batch, int left_heads, int right_heads, int begin,
     double scale, const u32* noise, double dropout) {
@@ -182,6 +189,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
         }
     }
 #endif
+#ifdef PLACED
+    u32 a[STEPS][4] = {};  // weights of places
+#endif
     if (tiles > 0) {  // that the last wait is in here, too, lets the compiler keep products in flight
         for (int tile = 0; tile < tiles; tile++) {
             const int stage = tile % STAGES;
@@ -274,7 +284,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
             if (tile == 0 || __any_sync(0xffffffff, !(of_tile[0] < MOST && of_tile[1] < MOST))) {  // or not a number
                 float shrink[2];
                 rise_above(s, top, total, acc, shrink);
-#ifdef VALUES
+#ifdef PLACED
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
                     far.left[r] *= shrink[r];
@@ -287,7 +297,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
             }
             total[0] += of_tile[0];
             total[1] += of_tile[1];
-#ifdef VALUES
+#ifdef PLACED
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 if (side != 0) (side < 0 ? far.left[r] : far.right[r]) += NOISY ? kept[r] : of_tile[r];
@@ -314,7 +324,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
         }
         products_done();
         pin(acc);
-#ifdef VALUES
+#ifdef PLACED
 #ifndef BFLOAT16
 #pragma unroll
         for (int r = 0; r < 2; r++) {  // sums at the ends must fit into float16
@@ -334,9 +344,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
             }
         }
 #endif
-        u32 a[STEPS][4];
         far.meet();
         collect(a, rows, [&](int r, int x) { return (u32)in_places[rows.at[r] + x]; }, far, start_q + 16 * warp + begin, tiles * TILE);
+#endif
+#ifdef VALUES
         products_begin();
         const u32 values_is = describe(base + AT_TABLES + TILE_BYTES);
 #pragma unroll
@@ -347,4 +358,18 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
 #endif
     }
     keep_output(out, rest, lse, acc, top, total, drop.unit, b, head, heads, row0, q_len);
+#ifdef WEIGHTS
+#pragma unroll
+    for (int part = 0; part < 4; part++) {
+        const int row = row0 + 8 * (part & 1);
+        const float share = total[part & 1] > 0.0f ? drop.unit / total[part & 1] : 0.0f;
+        const int first = 8 * (part >> 1) + 2 * pair;
+        u16* to = of_places + (((long long)b * heads + head) * q_len + row) * PLACES + first + MARGIN - LEFT;
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+            const float2 both = unpack(a[step][part]);
+            if (row < q_len && 16 * step + first <= RIGHT) *(u32*)(to + 16 * step) = pack(both.x * share, both.y * share);
+        }
+    }
+#endif
 }

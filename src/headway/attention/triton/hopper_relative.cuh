@@ -8,10 +8,24 @@
 // memory the rows of queries are SKEW + 1 numbers apart: those of one key lie SKEW apart, so that two keys from an even
 // one on are one aligned word for every query, and the 8 rows of a fragment are in different banks.
 
-constexpr int LEFT = 2, RIGHT = 2 * REACH + 2;         // places of the outermost offsets
-constexpr int SKEW = (2 * REACH + 12) / 16 * 16 + 8;   // an odd multiple of 8 above 2 * REACH + 4
+constexpr int LEFT = 2, RIGHT = 2 * REACH + 2;        // places of the outermost offsets
+constexpr int SKEW = (2 * REACH + 12) / 16 * 16 + 8;  // an odd multiple of 8 above 2 * REACH + 4
 constexpr int STRIDE = SKEW + 1;
-constexpr int STEPS = (RIGHT + 18) / 16, COUNT = 16 * STEPS;  // of products with a table, and the places they take in
+constexpr int STEPS = (RIGHT + 18) / 16;              // of products with a table
+
+// In memory a query has PLACES, of which that of the leftmost offset is number MARGIN. Those before it are for gradients of
+// scores of an eight of keys that the left end cuts: whole eights there are in a sum.
+constexpr int MARGIN = 6, PLACES = (2 * REACH + MARGIN + 16) / 16 * 16;
+
+#ifdef PHASE  // the position of the first query, modulo 8
+// The backward pass has keys and queries in eights: a fragment is 8 keys x 8 queries, side by side in memory, of which each
+// thread of a warp has two queries, as the tensor cores do. Eight queries look up SEEN fragments: those within reach, one
+// before them, which is at the left end, and one behind. They keep KEPT fragments of gradients of scores: those within reach
+// and a MARGIN. Both are counted from the eight of the queries' own position on.
+constexpr int FRAGMENT = 64, LAST = (PHASE + REACH + 6) >> 3;
+constexpr int SEEN_FROM = ((PHASE - REACH + 1) >> 3) - 1, SEEN = LAST + 2 - SEEN_FROM;
+constexpr int KEPT_FROM = (PHASE - REACH - MARGIN) >> 3, KEPT = LAST + 1 - KEPT_FROM;
+#endif
 
 __device__ __forceinline__ float number(u16 half) {
 #ifdef BFLOAT16
