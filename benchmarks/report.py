@@ -124,12 +124,13 @@ def pretraining() -> str:
         lines.append(f"| {row} | " + " | ".join(shown) + " |")
     record = json.loads((ROOT / found[lengths[0]][0]).read_text())
     environment = record["environment"]
+    dates = ", ".join(dict.fromkeys(str(table.environment["date"]) for _, table in found.values()))
     replayed = "replayed as CUDA graphs, " if record["config"].get("graphs") else ""
     files = ", ".join(f"[{path}](../{path})" for path, _ in found.values())
     lines.append("")
     lines.append(
         f"BERT-base, a whole optimizer step with dropout 0.1, bf16, torch.compile, {replayed}{environment['gpu']}, "
-        f"torch {environment['torch']}, {environment['date']}; medians of rounds in which the rows take turns; {files}."
+        f"torch {environment['torch']}, {dates}; medians of rounds in which the rows take turns; {files}."
     )
     return "\n".join(lines)
 

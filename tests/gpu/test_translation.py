@@ -19,6 +19,7 @@ from headway.tasks.translate.recipes import recipe
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of the compiler's own code
 ]
 
 

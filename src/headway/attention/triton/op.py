@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import triton
 from torch import Tensor
 
-from headway.attention.triton import backward_kernels, diagonal_kernel, forward_kernel, hopper, row_kernels, short
+from headway.attention.triton import backward_kernels, diagonal_kernel, forward_kernel, hopper, short
 from headway.attention.triton.arguments import Call
 from headway.attention.triton.layout import by_eight, rows_first, strides, summed_groups
 from headway.attention.triton.tables import Parts, balanced, of_parts
@@ -109,7 +109,7 @@ def fused_backward(
     k_len, v_width = v.shape[2:]
     pairs = batch * heads
     delta = torch.empty_like(lse)
-    row_kernels.delta_kernel[(triton.cdiv(q_len, 64) * pairs,)](
+    backward_kernels.delta_kernel[(triton.cdiv(q_len, 64) * pairs,)](
         out, rest, grad, delta, *strides(grad), heads, q_len,
         REST=rest.numel() > 0, V_WIDTH=v_width, BLOCK=64, BLOCK_V=call.width_flags["BLOCK_V"],
     )  # fmt: skip
