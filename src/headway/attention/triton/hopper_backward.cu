@@ -30,10 +30,11 @@
 #if defined(KEYS) || defined(VALUES)
 #define RELATIVE
 #include "hopper_relative.cuh"
-constexpr bool WIDE = SEEN > 7;
-constexpr int ROWS_BYTES = TILE / 8 * SEEN * FRAGMENT * 2, GROUP_BYTES = 2 * TILE * 4;
+constexpr bool WIDE = SEEN > 7;                                    // beyond, three stages do not fit
+constexpr int ROWS_BYTES = TILE / 8 * SEEN * FRAGMENT * 2;         // what a tile of queries looks up of a table
+constexpr int GROUP_BYTES = 2 * TILE * 4;                          // its lse and delta, as they are to a group's keys
 #ifdef BFLOAT16
-constexpr u32 ONES = 0x3f803f80;
+constexpr u32 ONES = 0x3f803f80;  // two
 #else
 constexpr u32 ONES = 0x3c003c00;
 #endif
