@@ -1,149 +1,33 @@
-"""Attention against its formula: the oracle against loops in Python, every other backend against the oracle.
-
-Sizes are tiny, and the blockwise loops are cut into several blocks of queries and of sequences.
-"""
+"""Attention against its formula: the oracle against loops in Python, every other backend against the oracle."""
 
 import itertools
 import math
 
 import pytest
 import torch
+from attention_cases import (
+    DV,
+    FAST,
+    KINDS,
+    MASKS,
+    TILES,
+    B,
+    H,
+    call,
+    can_run,
+    ids,
+    learned,
+    param,
+    results,
+    sizes_of,
+    small_blocks,
+)
 from torch.testing import assert_close
 
 import headway as hw
-from headway.attention import BACKENDS
-from headway.attention import call as call_module
-from headway.attention import sdpa as sdpa_module
 from headway.attention.blockwise import op
 
-B, H, D, DV = 3, 4, 4, 3
-TILES = {"two sequences": 2 * H * 4 * 13, "two heads": 2 * 4 * 13, "one head": 1}  # of 4 queries and up to 13 keys
-# flex and native have no float64 and no gradient on a CPU (see tests/unit/attention); the GPU kernels are in tests/gpu
-FAST = [name for name in BACKENDS if name not in ("eager", "flex", "triton", "native")]
-
-
-@pytest.fixture(autouse=True)
-def _small_blocks(monkeypatch):
-    torch.manual_seed(0)
-    monkeypatch.setattr(op, "BLOCK_Q", 4)
-    monkeypatch.setattr(op, "TILE", TILES["two sequences"])
-
-
-def ids(high, *shape):
-    return torch.randint(high, shape)
-
-
-def param(*shape):
-    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
-
-
-# kind -> a function of (B, H, Lq, Lk, D, Dv) that gives (bias, value_bias)
-SCORES = {
-    "dense": lambda b, h, m, n, d, dv: hw.Dense(param(b, h, m, n)),
-    "shared dense": lambda b, h, m, n, d, dv: hw.Dense(param(1, 1, m, n)),
-    "toeplitz": lambda b, h, m, n, d, dv: hw.Toeplitz(param(1, h, m + n - 1)),
-    "toeplitz of each sequence": lambda b, h, m, n, d, dv: hw.Toeplitz(param(b, 1, m + n - 1)),
-    "low rank": lambda b, h, m, n, d, dv: hw.LowRank(param(1, h, m, 2), param(1, h, n, 2)),
-    "low rank, half shared": lambda b, h, m, n, d, dv: hw.LowRank(param(1, h, m, 2), param(b, 1, n, 2)),
-    "segments": lambda b, h, m, n, d, dv: hw.SegmentTable(param(h, 3, 3), ids(3, b, m), ids(3, b, n)),
-    "shared segments": lambda b, h, m, n, d, dv: hw.SegmentTable(param(1, 3, 3), ids(3, 1, m), ids(3, b, n)),
-    "relative keys": lambda b, h, m, n, d, dv: hw.RelativeKeys(param(h, 5, d), q_start=2),
-    "one relative key": lambda b, h, m, n, d, dv: hw.RelativeKeys(param(1, 1, d)),
-    "far relative keys": lambda b, h, m, n, d, dv: hw.RelativeKeys(param(1, 61, d), q_start=9),
-    "edges": lambda b, h, m, n, d, dv: hw.EdgeKeys(param(h, 5, d), ids(5, b, m, n)),
-    "shared edges": lambda b, h, m, n, d, dv: hw.EdgeKeys(param(1, 5, d), ids(5, 1, m, n)),
-}
-VALUES = {
-    "relative values": lambda b, h, m, n, d, dv: hw.RelativeValues(param(h, 5, dv), q_start=1),
-    "far relative values": lambda b, h, m, n, d, dv: hw.RelativeValues(param(1, 61, dv)),
-    "edge values": lambda b, h, m, n, d, dv: hw.EdgeValues(param(h, 5, dv), ids(5, b, m, n)),
-    "shared edge values": lambda b, h, m, n, d, dv: hw.EdgeValues(param(1, 5, dv), ids(5, 1, m, n)),
-}
-
-
-def total(table, *names):
-    return lambda *sizes: sum(table[name](*sizes) for name in names)
-
-
-KINDS = {"none": lambda *sizes: (None, None)}
-KINDS |= {name: lambda *sizes, make=make: (make(*sizes), None) for name, make in SCORES.items()}
-KINDS |= {name: lambda *sizes, make=make: (None, make(*sizes)) for name, make in VALUES.items()}
-KINDS["sum"] = lambda *sizes: (total(SCORES, "toeplitz", "segments", "low rank, half shared")(*sizes), None)
-KINDS["sum that meets q"] = lambda *sizes: (total(SCORES, "edges", "toeplitz", "relative keys")(*sizes), None)
-KINDS["scores and values"] = lambda *sizes: (
-    total(SCORES, "relative keys", "shared dense", "toeplitz of each sequence")(*sizes),
-    total(VALUES, "relative values", "shared edge values")(*sizes),
-)
-
-
-def free_mask(m, n):
-    mask = torch.rand(B, H, m, n) > 0.4
-    mask[0, :, 1] = False  # one query that may attend to nothing, in every head
-    mask[1, 0] = False  # and a whole head of one sequence
-    return mask
-
-
-def documents(m, n):
-    """Queries of document 2 have no key at all."""
-    return ids(3, B, m).sort().values, ids(2, B, n).sort().values
-
-
-def everything(m, n):
-    return {
-        "mask": free_mask(m, n),
-        "causal": True,
-        "lengths": torch.tensor([3, n, n - 1]),
-        "documents": documents(m, n),
-        "scale": 0.3,
-    }
-
-
-# name -> (Lq, Lk, arguments)
-MASKS = {
-    "none": (9, 13, lambda m, n: {}),
-    "none, more queries": (13, 9, lambda m, n: {"scale": -0.2}),
-    "causal": (9, 9, lambda m, n: {"causal": True}),
-    "causal, more keys": (9, 13, lambda m, n: {"causal": True}),
-    "causal, more queries": (13, 9, lambda m, n: {"causal": True}),
-    "one query": (1, 13, lambda m, n: {"causal": True}),
-    "one key": (9, 1, lambda m, n: {}),
-    "lengths": (9, 13, lambda m, n: {"lengths": torch.tensor([0, 5, n])}),
-    "mask": (9, 13, lambda m, n: {"mask": free_mask(m, n)}),
-    "padding mask": (9, 13, lambda m, n: {"mask": torch.rand(B, 1, 1, n) > 0.5}),
-    "documents": (13, 13, lambda m, n: {"documents": ids(3, B, m).sort().values}),
-    "documents, two sides": (13, 9, lambda m, n: {"documents": documents(m, n)}),
-    "together": (9, 13, everything),
-    "together, more queries": (13, 9, everything),
-}
-
-
-def learned(*structures):
-    """Every tensor of the biases that has a gradient."""
-    return [t for part in structures if part is not None for t in part.tensors.values() if t.is_floating_point()]
-
-
-def results(inputs, parts, upstream, **options):
-    """The output and the gradient of every input and parameter; zeros where nothing depends on it."""
-    output = hw.attention(*inputs, *parts, **options)
-    wanted = [*inputs, *learned(*parts)]
-    grads = torch.autograd.grad(output, wanted, upstream, allow_unused=True)
-    return [output] + [torch.zeros_like(w) if g is None else g for w, g in zip(wanted, grads, strict=True)]
-
-
-def can_run(backend, inputs, parts):
-    try:
-        hw.explain(*inputs, *parts, backend=backend)
-    except NotImplementedError:
-        return False
-    return True
-
-
-def sizes_of(m, n):
-    return B, H, m, n, D, DV
-
-
-def call(m, n, kv_heads=H):
-    return [param(B, H, m, D), param(B, kv_heads, n, D), param(B, kv_heads, n, DV)]
+_small_blocks = pytest.fixture(autouse=True)(small_blocks)
 
 
 # The oracle against loops.
@@ -365,92 +249,3 @@ def test_large_scores_stay_finite(backend):
     got = hw.attention(q.float(), k.float(), v.float(), bias.to(torch.float32), causal=True, backend=backend)
     assert torch.isfinite(got).all()
     assert_close(got.double(), want, rtol=1e-3, atol=1e-3)
-
-
-# Paths of their own.
-
-
-@pytest.mark.parametrize("kv_heads", [H, 2])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("m", "n"), [(9, 9), (9, 13), (13, 9), (1, 13)])
-@pytest.mark.parametrize("shared", [(1, H), (B, 1), (1, 1)])
-def test_the_flipped_toeplitz_is_the_bias(monkeypatch, shared, m, n, causal, kv_heads):
-    """A fixed Toeplitz bias is read in place, with strides of (1, 1) and the queries in reverse."""
-    monkeypatch.setattr(sdpa_module, "FLIP_FROM", 1)
-    flipped = []
-    original = sdpa_module._flipped
-    monkeypatch.setattr(sdpa_module, "_flipped", lambda request: flipped.append(1) or original(request))
-    inputs = [
-        t.detach().float().requires_grad_()
-        for t in (param(B, H, m, D), param(B, kv_heads, n, D), param(B, kv_heads, n, D))
-    ]
-    bias = hw.Toeplitz(torch.randn(*shared, m + n - 1))
-    upstream = torch.randn(B, H, m, D)
-    output = hw.attention(*inputs, bias, causal=causal, backend="sdpa")
-    got = [output, *torch.autograd.grad(output, inputs, upstream)]
-    assert bool(flipped) == (not causal or m <= n)
-    oracle = hw.attention(*inputs, bias, causal=causal, backend="eager")
-    for x, want in zip(got, [oracle, *torch.autograd.grad(oracle, inputs, upstream)], strict=True):
-        assert_close(x, want, rtol=1e-5, atol=1e-5)
-
-
-def test_what_the_flipped_path_does_not_take(monkeypatch):
-    monkeypatch.setattr(sdpa_module, "FLIP_FROM", 1)
-    monkeypatch.setattr(sdpa_module, "_flipped", lambda request: pytest.fail("flipped"))
-    q = torch.randn(B, H, 9, D)
-    fixed = hw.Toeplitz(torch.randn(1, H, 17))
-    hw.attention(
-        q, q, q, fixed.rebuilt([fixed.values.clone().requires_grad_()]), backend="sdpa"
-    )  # its gradient is wanted
-    hw.attention(q, q, q, fixed, lengths=torch.tensor([1, 2, 9]), backend="sdpa")
-    hw.attention(q, q, q[..., :2], fixed, backend="sdpa")
-    hw.attention(q.double(), q.double(), q.double(), fixed, backend="sdpa")
-    hw.attention(q, q, q, fixed, dropout=0.5, backend="sdpa")
-
-
-@pytest.mark.parametrize("backend", ["eager", *FAST])
-def test_a_frozen_bias_gives_the_same(backend):
-    inputs = [t.detach() for t in call(9, 13)]
-    bias = (SCORES["toeplitz"](*sizes_of(9, 13)) + SCORES["segments"](*sizes_of(9, 13))).bind(9, 13)
-    want = hw.attention(*inputs, bias.detach(), causal=True, backend="eager")
-    frozen = bias.frozen()
-    for _ in range(2):
-        assert_close(hw.attention(*inputs, frozen, causal=True, backend=backend), want)
-
-
-@pytest.mark.parametrize("backend", ["eager", *FAST])
-def test_layouts_do_not_matter(backend):
-    """Inputs as a projection leaves them, (B, L, H, D) transposed, and parameters that are views."""
-    inputs = [t.detach() for t in call(9, 13)]
-    strided = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in inputs]
-    values = torch.randn(1, H, 42, dtype=torch.float64)
-    left, right = torch.randn(1, H, 2, 9, dtype=torch.float64), torch.randn(1, H, 2, 13, dtype=torch.float64)
-    view = hw.Toeplitz(values[..., ::2]) + hw.LowRank(left.transpose(-1, -2), right.transpose(-1, -2))
-    view = view + hw.Dense(torch.randn(1, 1, 1, 13, dtype=torch.float64).expand(B, H, 9, -1))
-    plain = view.rebuilt([t.contiguous() for t in view.tensors.values()])
-    want = hw.attention(*inputs, plain, backend="eager")
-    assert_close(hw.attention(*strided, view, backend=backend), want)
-
-
-@pytest.mark.parametrize("kind", ["toeplitz", "sum that meets q", "scores and values"])
-def test_layouts_of_the_upstream_gradient_do_not_matter(kind):
-    """Ones that are one number seen everywhere, as sum() gives, and (B, L, H, D), as an output projection gives."""
-    inputs, parts = call(9, 13), KINDS[kind](*sizes_of(9, 13))
-    for upstream in (
-        torch.ones((), dtype=torch.float64).expand(B, H, 9, DV),
-        torch.randn(B, 9, H, DV, dtype=torch.float64).transpose(1, 2),
-    ):
-        want = results(inputs, parts, upstream, backend="eager")
-        for backend in FAST:
-            if can_run(backend, inputs, parts):
-                for got, expected in zip(results(inputs, parts, upstream, backend=backend), want, strict=True):
-                    assert_close(got, expected, rtol=1e-9, atol=1e-9)
-
-
-def test_auto_is_one_of_them(monkeypatch):
-    """Whatever is chosen, the result is the same."""
-    monkeypatch.setattr(call_module, "SHORT", 0)
-    for kind in KINDS:
-        inputs, parts = call(9, 13), KINDS[kind](*sizes_of(9, 13))
-        want = hw.attention(*inputs, *parts, causal=True, backend="eager")
-        assert_close(hw.attention(*inputs, *parts, causal=True), want, rtol=1e-9, atol=1e-9)

@@ -6,63 +6,10 @@ import re
 
 import pytest
 import torch
+from acting import EXACT, SIZES, TOGETHER, E, acts, inputs, random, same, scale_of
 from torch.testing import assert_close
 
 from headway.encodings import ENCODINGS, encoding
-
-SIZES = {"num_layers": 2, "num_heads": 2, "head_dim": 4, "max_length": 16}
-E = 8
-SHARED = [name for name in ENCODINGS if ENCODINGS[name].default_sharing is not None]
-TOGETHER = ["learned+tisa", "sinusoidal+diet-rel", "rope+alibi", "shaw+t5", "learned+shaw"]
-EXACT = {"rtol": 1e-10, "atol": 1e-10}
-
-
-def random(*shape, seed=1):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def scale_of(enc):
-    return 4**-0.5 if enc.scale is None else enc.scale
-
-
-def acts(enc, layer, x, q, k, *, q_start=0, k_len=None, segments=None, documents=None):
-    """All that an encoding yields for the queries q_start .. q_start + L, as tensors with a query axis.
-
-    x: (B, L, E); q, k: (B, H, L, D) of the same positions; k_len: the number of keys, all before the last query.
-    """
-    length = q.shape[2]
-    k_len = q_start + length if k_len is None else k_len
-    found = {"embed": enc.embed(x, q_start=q_start, segments=segments, documents=documents)}
-    found["q"], found["k"] = enc.rotate(q, k, layer=layer, q_start=q_start, documents=documents)
-    bias = enc.bias(layer, length, k_len, q_start, segments=segments, documents=documents)
-    if bias is not None:
-        assert bias.shape[2:] == (length, k_len)
-        found["bias"] = bias.dense(found["q"], scale=scale_of(enc)).expand(q.shape[0], q.shape[1], -1, -1)
-    value_bias = enc.value_bias(layer, length, k_len, q_start)
-    if value_bias is not None:
-        dense = value_bias.dense(q_len=length, k_len=k_len)
-        found["values"] = dense.expand(q.shape[0], q.shape[1], -1, -1, -1)
-    return found
-
-
-def inputs(length, *, batch=2, seed=1, same_heads=False):
-    x, q, k = random(batch, length, E, seed=seed), *random(2, batch, 2, length, 4, seed=seed + 1).unbind(0)
-    if same_heads:
-        q, k = (t[:, :1].expand(-1, 2, -1, -1) for t in (q, k))
-    return x, q, k
-
-
-def same(one, other, **tolerance):
-    assert one.keys() == other.keys()
-    for key in one:
-        assert_close(one[key], other[key], **(tolerance or EXACT), msg=lambda text, key=key: f"{key}: {text}")
-
-
-def effect(enc, layer, x, q, k):
-    """The acts with the scores they lead to: what a layer notices of the encoding."""
-    found = acts(enc, layer, x, q, k)
-    scores = scale_of(enc) * found["q"] @ found["k"].transpose(-1, -2) + found.get("bias", 0)
-    return {"scores": scores} | ({"values": found["values"]} if "values" in found else {})
 
 
 @pytest.mark.parametrize("name", [*ENCODINGS, *TOGETHER])
@@ -154,53 +101,6 @@ def test_values_of_short_texts_packed_beyond_max_length(build, name):
     values, alone = enc.value_bias(0, 9, 9), enc.value_bias(0, 5, 5)
     if values is not None:
         assert_close(values.dense()[:, :, 4:, 4:], alone.dense(), **EXACT)
-
-
-def shareable(enc):
-    """The parameters that belong to a layer and a head; TUPE's table of positions and its LayerNorm serve all."""
-    common = ("table", "norm.weight", "norm.bias") if enc.name.startswith("tupe") else ()
-    return [parameter for key, parameter in enc.named_parameters() if key not in common]
-
-
-@pytest.mark.parametrize("name", SHARED)
-def test_layers_that_share_act_alike(build, name):
-    enc = build(name, sharing="layer", num_layers=3)
-    first, *others = (effect(enc, layer, *inputs(9)) for layer in range(3))
-    for other in others:
-        same(first, other, rtol=0, atol=0)
-    assert all(parameter.shape[0] == 1 for parameter in shareable(enc))
-
-
-@pytest.mark.parametrize("name", SHARED)
-def test_heads_that_share_act_alike(build, name):
-    enc = build(name, sharing="head")
-    for layer in range(2):
-        found = effect(enc, layer, *inputs(9, same_heads=True))
-        for value in found.values():
-            assert_close(value[:, 0], value[:, 1], rtol=0, atol=1e-12)
-    assert all(parameter.shape[:2] == (2, 1) for parameter in shareable(enc))
-
-
-@pytest.mark.parametrize("name", SHARED)
-@pytest.mark.parametrize("sharing", ["none", "head", "layer"])
-def test_what_does_not_share_acts_differently(build, name, sharing):
-    enc = build(name, sharing=sharing)
-    assert enc.sharing == sharing
-    one, other = (effect(enc, layer, *inputs(9, same_heads=True)) for layer in range(2))
-    for key in one:
-        if sharing != "layer":
-            assert (one[key] - other[key]).abs().max().item() > 1e-3
-        if sharing != "head":
-            assert (one[key][:, 0] - one[key][:, 1]).abs().max().item() > 1e-3
-
-
-@pytest.mark.parametrize("name", SHARED)
-def test_sharing_divides_the_parameters(build, name):
-    counts = {
-        sharing: sum(parameter.numel() for parameter in shareable(build(name, sharing=sharing, num_layers=3)))
-        for sharing in ("none", "head", "layer")
-    }
-    assert counts["none"] == 3 * counts["layer"] == 2 * counts["head"] > 0
 
 
 @pytest.mark.parametrize("segments", ["none", "input", "per-head"])
