@@ -661,7 +661,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         products_begin();
         multiply_tile(dv_acc, weights, grad_is);
 #ifdef KEYS
-        // It reads what the next tile but one overwrites. That this is done by then follows from the products between: a
+        // It reads what the next tile overwrites. That it is done by then follows from the products between: a
         // product is the whole group's, and each of its warps begins the next only when this one is done.
         multiply_narrow(row_acc, describe(base + AT_DS + (last * 2 + group) * TILE_BYTES), describe(base + AT_ONES));
 #endif
