@@ -90,6 +90,26 @@ def test_width_64_at_an_odd_address():
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("axis", ["batch", "heads", "rows"])
+@pytest.mark.parametrize("kind", ["none", "toeplitz", "low rank", "relative, reach 16"])
+def test_width_64_of_expanded_tensors(kind, axis):
+    """Views that repeat what they show, and gradients that do, are as their copies."""
+    size = [2, 2, 150, 64]
+    make, parameters = made(kind, *size[:2], 150, *size[2:])
+    parameters = [t.float().requires_grad_() for t in parameters]
+    bias = make(*parameters)
+    biases = bias if isinstance(bias, tuple) else (bias, None)
+    short = [1 if name == axis else length for name, length in zip(("batch", "heads", "rows", ""), size, strict=True)]
+    numbers = [draw(*short).to(torch.bfloat16).expand(size) for _ in range(4)]
+    results = []
+    for q, k, v, grad in (numbers, [t.contiguous() for t in numbers]):
+        inputs = [t.detach().requires_grad_() for t in (q, k, v)]
+        output = hw.attention(*inputs, *biases, backend="triton")
+        results.append([output, *torch.autograd.grad(output, [*inputs, *parameters], grad, retain_graph=True)])
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+
+
 RELATIVES = {
     "relative keys", "relative values", "relative keys and values",
     "relative, reach 16", "relative, reach 17", "relative, reach 28",

@@ -501,6 +501,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         if (t > 0) wait(barrier(DS_IN + last), ((t - 1) >> 1) & 1);
         products_begin();
         multiply_columns(dq_acc, describe(base + AT_DS + last * 2 * TILE_BYTES), describe(before_keys + group * 64));
+#ifdef KEYS
+        multiply_narrow(row_acc, describe(base + AT_DS + (last * 2 + group) * TILE_BYTES), describe(base + AT_ONES));
+#endif
         products_sent();
 
         u32 weights[16], packed[16];
@@ -660,11 +663,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
 #endif
         products_begin();
         multiply_tile(dv_acc, weights, grad_is);
-#ifdef KEYS
-        // It reads what the next tile overwrites. That it is done by then follows from the products between: a
-        // product is the whole group's, and each of its warps begins the next only when this one is done.
-        multiply_narrow(row_acc, describe(base + AT_DS + (last * 2 + group) * TILE_BYTES), describe(base + AT_ONES));
-#endif
         products_sent();
 #ifndef DROPOUT
 #pragma unroll
@@ -672,6 +670,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
 #endif
         products_done_but_last();  // the gradient of q of the tile before is there
         pin(dq_acc);
+#ifdef KEYS
+        pin(row_acc);
+#endif
         if (t > 0) hand_over(t - 1);
 
         // The gradient of the scores, for the gradient of q of both groups.
@@ -749,7 +750,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         pin(dv_acc);
         if (lane == 0) arrive(barrier(QUERIES_OUT + at_stage));
 #ifdef KEYS
-        pin(row_acc);
         if (t > 0) add_row_sums();
         sums_b = before_b, sums_row = start_q, sums_key = start_k;
 #endif
