@@ -157,7 +157,7 @@ class Hopper:
         batch, heads, q_len, _ = q.shape
         (slots, teams, ways), sums_q, counters = for_sums(q, k.shape[2], self.call.multiprocessors)
         span = self.first + self.last + BLOCK
-        sums = q.new_zeros(slots, heads, teams, 2, span, dtype=torch.float32) if self.sums else None
+        sums = q.new_zeros(slots * teams * 2, heads, span, dtype=torch.float32) if self.sums else None
         if self.call.lengths is not None:  # blocks of keys that nobody sees are left out
             dk.zero_()
             dv.zero_()
@@ -175,7 +175,7 @@ class Hopper:
         dvalues = None
         if sums is not None:
             zero = self.first + TILE - 1  # where offset 0 stands
-            dvalues = sums.sum((0, 2, 3))[None, :, zero - (q_len - 1) : zero + k.shape[2]]
+            dvalues = sums[..., zero - (q_len - 1) : zero + k.shape[2]].sum(0, keepdim=True)
         return dvalues, None if of_steps is None else of_steps.sum((0, 2, 3))
 
     def bias_grad(self, grad: Tensor, lse: Tensor, delta: Tensor) -> Tensor:  # (H, Lq, Lk)

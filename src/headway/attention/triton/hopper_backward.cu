@@ -109,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     u16* dq, u16* dk, u16* dv,                 // (B, L, H, 64)
     float* sums_q,                             // (slots, H, ways, tiles of queries, 64 x 64)
     u32* counters,                             // (slots, H, ways, tiles of queries), zero
-    float* sums,                               // SUMS: (slots, H, teams, groups, span) from offset -before - 63 on, zero
+    float* sums,                               // SUMS: (slots, teams, groups, H, span) from offset -before - 63 on, zero
     float* sums_of_steps,                      // SEGMENTS: (slots, H, teams, WARPS, 2)
 #ifdef RELATIVE
     const u16* key_rows, const u16* value_rows,  // (B, H, tiles of queries, 8, SEEN, 8 x 8)
@@ -171,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         if (!walk.begin()) return;
         const int of = uniform((threadIdx.x >> 5) - 10);
         const float* lines = (const float*)(shared + AT_LINES) + of * 4 * 8 * PITCH;
-        float* own = sums + ((((long long)slot * heads + head) * teams + member) * 2 + of) * span + before;
+        float* own = sums + ((((long long)slot * teams + member) * 2 + of) * heads + head) * span + before;
         int seen = 0;  // tiles whose offsets differ
         do {
             const int offset = walk.start_k + of * TILE - walk.tile * TILE;

@@ -113,18 +113,7 @@ def fused_backward(
         out, rest, grad, delta, *strides(grad), heads, q_len,
         REST=rest.numel() > 0, V_WIDTH=v_width, BLOCK=64, BLOCK_V=call.width_flags["BLOCK_V"],
     )  # fmt: skip
-    to_weights = call.nothing
-    if weights:
-        to_weights = torch.zeros_like(of_offsets) if grad_weights is None else grad_weights.contiguous()
-        delta += (to_weights.float() * of_offsets.float()).sum(-1).transpose(0, 1)
     dq, dk, dv = (rows_first(q, *size) for size in ((q_len, width), (k_len, width), (k_len, v_width)))
-    dleft = q.new_empty(batch, heads, q_len, call.rank, dtype=torch.float32)
-    dright = q.new_empty(batch, heads, k_len, call.rank, dtype=torch.float32)
-    drows = call.nothing if rows is None else torch.zeros_like(rows, memory_format=torch.contiguous_format)
-    before = (q, k, v, grad, to_weights, lse, delta)
-    bias, flags = call.bias(rows, reach, shift), call.flags(values, rows, weights)
-
-    dvalues: Tensor | None = None
     if by == "hopper":
         fast = hopper.Hopper(call, tables, flat, segments is not None, learned)
         dvalues, dsegments = fast.backward(grad, lse, delta, dq, dk, dv)
@@ -132,6 +121,16 @@ def fused_backward(
         if left is not None:
             of_bias = of_parts(values if learned else None, left, right, fast.bias_grad(grad, lse, delta), q.dtype)
         return _shaped(call, (dq, dk, dv, *of_bias), None, values if learned else None, segments, dsegments)
+
+    to_weights = call.nothing
+    if weights:
+        to_weights = torch.zeros_like(of_offsets) if grad_weights is None else grad_weights.contiguous()
+        delta += (to_weights.float() * of_offsets.float()).sum(-1).transpose(0, 1)
+    dleft = q.new_empty(batch, heads, q_len, call.rank, dtype=torch.float32)
+    dright = q.new_empty(batch, heads, k_len, call.rank, dtype=torch.float32)
+    drows = call.nothing if rows is None else torch.zeros_like(rows, memory_format=torch.contiguous_format)
+    before = (q, k, v, grad, to_weights, lse, delta)
+    bias, flags = call.bias(rows, reach, shift), call.flags(values, rows, weights)
 
     setting = call.config("key")
     grid = (triton.cdiv(k_len, setting["BLOCK_K"]) * pairs,)
@@ -145,6 +144,7 @@ def fused_backward(
         *before, dq, dleft, drows, *strides(q, k, v, grad), *call.toeplitz(values, "rows", setting), *bias,
         *call.masks, *call.sizes, EDGES=call.edges(1, setting["BLOCK_K"]), **flags, **setting,
     )  # fmt: skip
+    dvalues = None
     if values is not None and learned:
         dvalues = _toeplitz_grad(call, values, before, bias, flags)
     grads = (dq, dk, dv, dvalues, dleft, dright)
