@@ -66,30 +66,6 @@ def test_a_reach_that_the_bells_do_not_leave_changes_nothing(build):
     assert cut.bias(0, 300, 300).reach == 121
 
 
-@pytest.mark.parametrize(("name", "options"), [("tisa", {}), ("tisa", {"reach": 3}), ("learned+tisa", {})])
-@pytest.mark.parametrize(("q_len", "k_len", "q_start"), [(9, 9, 0), (3, 9, 5)])
-def test_all_layers_at_once_are_each_of_them(build, name, options, q_len, k_len, q_start):
-    enc = build(name, num_layers=3, **options)
-    made, one_by_one = enc.biases(q_len, k_len, q_start), [enc.bias(layer, q_len, k_len, q_start) for layer in range(3)]
-    assert len(made) == 3
-    upstream = torch.randn(3, 2, q_len, k_len, dtype=torch.float64)
-    found = []
-    for biases in (made, one_by_one):
-        dense = torch.cat([bias.dense() for bias in biases])
-        scoring = [
-            p for name, p in enc.named_parameters() if name.split(".")[-1] in ("amplitude", "sharpness", "center")
-        ]
-        found.append([dense, *torch.autograd.grad(dense, scoring, upstream)])
-    for one, other in zip(*found, strict=True):
-        assert_close(one, other, rtol=1e-12, atol=1e-12)
-
-
-def test_layers_that_share_a_function_have_nothing_to_make_at_once(build):
-    assert build("tisa", sharing="layer").biases(5, 5) is None
-    assert build("diet-rel").biases(5, 5) is None
-    assert build("tisa+t5").biases(5, 5) is None
-
-
 def test_a_reach_below_one_is_refused(build):
     with pytest.raises(ValueError, match="reach: expected at least 1"):
         build("tisa", reach=0)

@@ -151,14 +151,6 @@ class Encoding(nn.Module):
         bias = bias.bind(q_len, k_len)
         return bias if segments is not None or documents is not None else self._kept(bias, layer, q_start)
 
-    def biases(self, q_len: int, k_len: int, q_start: int = 0) -> list[Bias] | None:
-        """`bias` of every layer, from an encoding of any length that makes all of them at once; else None."""
-        _check_lengths(q_len, k_len, q_start)
-        made = self._biases(q_len, k_len, q_start)
-        if made is None:
-            return None
-        return [self._kept(bias.bind(q_len, k_len), layer, q_start) for layer, bias in enumerate(made)]
-
     def value_bias(self, layer: int, q_len: int, k_len: int, q_start: int = 0) -> ValueBias | None:
         """The structured bias on the values of one layer, or None; it knows offsets alone, so it fits any length."""
         self._check_layer(layer)
@@ -179,9 +171,6 @@ class Encoding(nn.Module):
     def _bias(
         self, layer: int, q_len: int, k_len: int, q_start: int, segments: Tensor | None, documents: Tensor | None
     ) -> Bias | None:
-        return None
-
-    def _biases(self, q_len: int, k_len: int, q_start: int) -> list[Bias] | None:
         return None
 
     def _value_bias(self, layer: int, q_len: int, k_len: int, q_start: int) -> ValueBias | None:

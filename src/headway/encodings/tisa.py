@@ -76,24 +76,12 @@ class Tisa(PositionEncoding):
         if not self.kernels:
             return None
         layer = self.layer_set(layer)
-        return self._toeplitz(self._values(slice(layer, layer + 1), q_len, k_len, q_start), q_len, k_len, q_start)
-
-    def _biases(self, q_len: int, k_len: int, q_start: int) -> list[Bias] | None:
-        """Few numbers a layer: on a GPU, launching kernels for each layer costs more than what they do."""
-        if not self.kernels or self.layer_sets < self.dims.num_layers:
-            return None
-        values = self._values(slice(None), q_len, k_len, q_start)
-        return [self._toeplitz(of_layer, q_len, k_len, q_start) for of_layer in values[:, None].unbind()]
-
-    def _values(self, layers: slice, q_len: int, k_len: int, q_start: int) -> Tensor:  # (layers, H|1, offsets)
         dtype = torch.promote_types(self.center.dtype, torch.float32)  # half precision cannot count to 4096
-        amplitude, sharpness, center = (p[layers].to(dtype) for p in (self.amplitude, self.sharpness, self.center))
+        amplitude, sharpness, center = (p[layer].to(dtype) for p in (self.amplitude, self.sharpness, self.center))
         first, last = -(q_start + q_len - 1), k_len - q_start - 1
         if self.reach is not None:
             first, last = -self.reach, self.reach
         offset = torch.arange(first, last + 1, device=center.device).to(dtype)
-        bells = torch.exp(-sharpness.abs()[..., None] * (offset - center[..., None]) ** 2)  # (.., S, offsets)
-        return (amplitude[..., None] * bells).sum(dim=-2)
-
-    def _toeplitz(self, values: Tensor, q_len: int, k_len: int, q_start: int) -> Bias:
+        bells = torch.exp(-sharpness.abs()[..., None] * (offset - center[..., None]) ** 2)  # (H|1, S, offsets)
+        values = (amplitude[..., None] * bells).sum(dim=-2)[None]
         return Toeplitz(values, q_len) if self.reach is None else Toeplitz.clipped(values, q_len, k_len, q_start)

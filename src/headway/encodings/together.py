@@ -98,10 +98,6 @@ class Together(Encoding):
             total = bias if total is None else total + bias
         return total
 
-    def _biases(self, q_len: int, k_len: int, q_start: int) -> list[Bias] | None:
-        scoring = [part for part in self._each if "scores" in part.places]
-        return scoring[0]._biases(q_len, k_len, q_start) if len(scoring) == 1 else None
-
     def _value_bias(self, layer: int, q_len: int, k_len: int, q_start: int) -> ValueBias | None:
         total: ValueBias | None = None
         for part in self._each:

@@ -13,7 +13,7 @@ from headway.encodings import Encoding
 class Frame:
     """The four places of all encodings of a model, and the masks, for one batch.
 
-    What layers share is worked out once, and so is what an encoding makes for all; the rest when its layer asks.
+    What layers share is worked out once; the rest when its layer asks.
     """
 
     def __init__(
@@ -34,12 +34,8 @@ class Frame:
         self.q_len, self.k_len, self.q_start = q_len, k_len, q_start
         self.segments, self.documents = segments, documents
         self.lengths, self.mask = lengths, mask
-        self.shared_bias: Bias | None = None
-        for part in encodings:
-            if part.layer_sets == 1:
-                self.shared_bias = _plus(self.shared_bias, self._term(part, 0))
-        own = [part for part in encodings if part.layer_sets > 1]
-        self.own = [(part, part.biases(q_len, k_len, q_start)) for part in own]
+        self.shared_bias = self._sum([part for part in encodings if part.layer_sets == 1], 0)
+        self.own = [part for part in encodings if part.layer_sets > 1]
 
     def embed(self, x: Tensor) -> Tensor:
         for part in self.encodings:
@@ -52,10 +48,7 @@ class Frame:
         return q, k
 
     def bias(self, layer: int) -> Bias | None:
-        total = self.shared_bias
-        for part, made in self.own:
-            total = _plus(total, self._term(part, layer) if made is None else made[layer])
-        return total
+        return _plus(self.shared_bias, self._sum(self.own, layer))
 
     def value_bias(self, layer: int) -> ValueBias | None:
         total: ValueBias | None = None
@@ -64,9 +57,13 @@ class Frame:
             total = term if total is None else total + term
         return total
 
-    def _term(self, part: Encoding, layer: int) -> Bias | None:
-        ids = self._ids(part) if self.k_len == self.q_len else None  # projected keys are of no segment
-        return part.bias(layer, self.q_len, self.k_len, self.q_start, segments=ids, documents=self.documents)
+    def _sum(self, parts: Sequence[Encoding], layer: int) -> Bias | None:
+        total: Bias | None = None
+        for part in parts:
+            ids = self._ids(part) if self.k_len == self.q_len else None  # projected keys are of no segment
+            term = part.bias(layer, self.q_len, self.k_len, self.q_start, segments=ids, documents=self.documents)
+            total = _plus(total, term)
+        return total
 
     def _ids(self, part: Encoding) -> Tensor | None:
         return self.segments if part.takes_segments else None
