@@ -217,10 +217,13 @@ def test_costs_are_rounds_of_rows(tmp_path):
     ]
     record = {"measurements": rows, "environment": {"gpu": "G", "torch": "2"}}
     write(tmp_path / "benchmarks/results/pretraining_n128_g_2026-01-02.json", record)
-    write(tmp_path / "results/cost/other_2026-01-03.json", record)
+    for name in ("other_2026-01-03", "other_2026-01-03_2", "other"):  # of a day twice; without a date
+        write(tmp_path / f"results/cost/{name}.json", record)
     found = of(read_results(tmp_path / "results"), "training time")
-    assert len(found) == 2 * 3 * 2  # files, rows that are ours, rounds
-    assert {s.size for s in found} == {20260102.0, 20260103.0}
+    assert len(found) == 4 * 3 * 2  # files, rows that are ours, rounds
+    newest = sorted({(s.size, Path(s.source).stem) for s in found})
+    assert [size for size, _ in newest[:3]] == [0.0, 20260102.0, 20260103.0]
+    assert newest[3][1] == "other_2026-01-03_2" and newest[3][0] > 20260103.0
     assert Setting("diet-abs", "layer", (("rank", 64),)) in {s.setting for s in found}
     assert Setting("shaw", "none", (("clip", 16), ("keys", True), ("values", False))) in {s.setting for s in found}
     assert [s.value for s in found[:2]] == [1.0, 2.0]

@@ -33,7 +33,7 @@ def gate(text, *, bf16=False, inference=None):
     return errors
 
 
-@pytest.mark.parametrize("bf16", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("text", ["learned", "diet-rel", "diet-abs", "tupe-rel", "shaw"])
 def test_what_is_right_is_green(text, bf16):
     errors = gate(text, bf16=bf16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -57,9 +58,12 @@ def _value(text: str) -> Any:
 
 
 def _date(path: Path) -> float:
-    """20261116 of a name that ends in 2026-11-16; 0 without a date."""
-    digits = path.stem.rsplit("_", 1)[-1].replace("-", "")
-    return float(digits) if digits.isdigit() else 0.0
+    """20261116 of a name that ends in 2026-11-16, a little more with _2 behind it, the second of a day; else 0."""
+    found = re.search(r"(\d{4})-(\d\d)-(\d\d)(?:_(\d+))?$", path.stem)
+    if found is None:
+        return 0.0
+    *date, number = found.groups(default="0")
+    return int("".join(date)) + int(number) / 1000
 
 
 def parameters(path: Path) -> Iterator[Sample]:
