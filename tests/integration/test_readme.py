@@ -48,7 +48,7 @@ QUICK = {
     "headway analyze": ["--positions", "48", "--texts", "2", "--text-length", "32", "--no-figures"],
     "headway translate train": ["--source", "builtin:300", "--steps", "2", "--evaluate-every", "2"],
     "headway translate decode": ["--beam", "2"],
-    "headway finetune": ["--seeds", "1", "--learning-rate", "1e-3", "--epochs", "1"],
+    "headway finetune": ["--seeds", "1", "--learning-rate", "1e-3", "--epochs", "1", "--limit", "200"],
 }
 
 
