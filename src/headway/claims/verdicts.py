@@ -1,11 +1,12 @@
 """From committed numbers to a verdict, by one rule.
 
 The difference of a comparison is the mean over its pairs: two numbers of the same seed (round, head), each the mean
-over the tasks or corpora that both sides have. With three pairs or more its interval is Student's, at 95 %. With fewer
-there is none, and a noise band stands in: the widest of what the measure states, what seeds of one encoding differ by
-in the committed results, and the paired bootstrap over test sentences where there is one. Pairs that are seeds of
-fine-tuning say nothing of pretraining: where the two sides are from two pretrained models, the interval is widened by
-the most that two pretrainings of one encoding differ by, on the tasks where committed results have two.
+over the tasks or corpora that both sides have; a seed not run on all of these is left out. With three pairs or more its
+interval is Student's, at 95 %. With fewer there is none, and a noise band stands in: the widest of what the measure
+states, what seeds of one encoding differ by in the committed results, and the paired bootstrap over test sentences
+where there is one. Pairs that are seeds of fine-tuning say nothing of pretraining: where the two sides are from two
+pretrained models, the interval is widened by the most that two pretrainings of one encoding differ by, on the tasks
+where committed results have two.
 
 A claim that one side is *above* the other is supported where the whole interval is on its side of 0 and the difference
 is at least the margin, contradicted where the same holds of the other side. That it is *at least* as good: supported
