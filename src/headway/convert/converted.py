@@ -85,8 +85,10 @@ def prepare(base: Any) -> None:
     base.register_forward_pre_hook(hand_over, with_kwargs=True)
     embeddings = base.embeddings
     embeddings.headway_arguments = tuple(signature(embeddings.forward).parameters)
+    table = embeddings.position_embeddings
+    embeddings.headway_positions = table.num_embeddings - (table.padding_idx + 1 if family.after_padding else 0)
     if conversion.replaces:
-        embeddings.position_embeddings = nn.Embedding(1, embeddings.position_embeddings.embedding_dim)
+        embeddings.position_embeddings = nn.Embedding(1, table.embedding_dim)
     embeddings.register_forward_pre_hook(without_positions if conversion.replaces else with_positions, with_kwargs=True)
 
 
@@ -108,21 +110,31 @@ def hand_over(base: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
 
 def with_positions(embeddings: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
     """Before the embeddings run, where their positions stay."""
-    given = {**dict(zip(embeddings.headway_arguments, args, strict=False)), **kwargs}
-    if given.get("position_ids") is not None:
-        raise NotImplementedError(
-            "position_ids: expected none, because a bias counts positions from the first column, got some. Pad texts "
-            "on the right and do not pack them."
+    given, words = _embedded(embeddings, args, kwargs)
+    length = words.shape[1]
+    if length > embeddings.headway_positions:
+        raise ValueError(
+            f"input_ids: expected at most {embeddings.headway_positions} tokens, the model's own positions, which stay "
+            f"in mode 'supplement', got {length}. Truncate them, or convert with mode='replace' for longer texts."
         )
     return (), given
 
 
 def without_positions(embeddings: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
     """Before the embeddings run, where their positions were replaced: every token is at row 0 of a table of one."""
-    _, given = with_positions(embeddings, args, kwargs)
-    words: Tensor = given["inputs_embeds"] if given.get("input_ids") is None else given["input_ids"]
-    zeros = torch.zeros(1, words.shape[1], dtype=torch.long, device=words.device)
-    return (), {**given, "position_ids": zeros}
+    given, words = _embedded(embeddings, args, kwargs)
+    return (), {**given, "position_ids": torch.zeros(1, words.shape[1], dtype=torch.long, device=words.device)}
+
+
+def _embedded(embeddings: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], Tensor]:
+    """The arguments by name, and which of them has the words, (B, L) or (B, L, E)."""
+    given = {**dict(zip(embeddings.headway_arguments, args, strict=False)), **kwargs}
+    if given.get("position_ids") is not None:
+        raise NotImplementedError(
+            "position_ids: expected none, because a bias counts positions from the first column, got some. Pad texts "
+            "on the right and do not pack them."
+        )
+    return given, given["inputs_embeds"] if given.get("input_ids") is None else given["input_ids"]
 
 
 def encoding_of(model: Any) -> Encoding:

@@ -149,6 +149,17 @@ def test_position_ids_are_refused(tiny, ids):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_texts_longer_than_the_positions_that_stayed_are_refused(tiny, family):
+    words = torch.full((1, 25), 5)  # the tiny models have 24 positions
+    model = convert(tiny(family), to="diet-rel")
+    assert model(words[:, :24]).last_hidden_state.isfinite().all()
+    with pytest.raises(ValueError, match="expected at most 24 tokens.*got 25.*mode='replace'"):
+        model(words)
+    longer = convert(tiny(family), to="diet-rel", mode="replace", max_length=25)
+    assert longer(words).last_hidden_state.isfinite().all()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_padding_changes_nothing_and_rows_of_padding_alone_stay_finite(tiny, ids, randomised, family):
     model = randomised(convert(tiny(family), "diet-rel", mode="replace", start="random"))
     mask = torch.ones(3, 20, dtype=torch.long)

@@ -83,6 +83,10 @@ def test_the_built_in_language_needs_no_data():
             r"expected data sets like rte \(classes entailment not_entailment\), got mnli",
         ),
         (lambda: config(dev=("rte@test_x=g",)), r"expected a split of rte \(train, dev, test\), got 'test_x'"),
+        (
+            lambda: config("xquad", train=("x",)),
+            r"expected a split of xquad \(test\), got 'train'. Train on squad or tydiqa, .*: squad=SOURCE",
+        ),
         (lambda: config(on_error="ignore"), "on_error: expected raise or skip, got 'ignore'"),
         (lambda: config(limit=0), "limit: expected a whole number of at least 1, got 0"),
         (lambda: Grid(rates=(), seeds=(0,)), "rates: expected at least one, and none twice"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from headway.data.transfer.task_data import Reference, task_set
+from headway.data.transfer.task_data import TASK_SETS, Reference, task_set
 from headway.data.transfer.task_sets import TaskSet
 from headway.storage import LATER, config_hash, settings
 from headway.tasks.training.plan import at_least
@@ -175,6 +175,7 @@ class FinetuneConfig:
             if not other.parts(reference.split):
                 raise ValueError(
                     f"data: expected a split of {other.name} ({', '.join(other.splits)}), got {reference.split!r}."
+                    f"{_trained_on(other) if reference.split == 'train' else ''}"
                 )
 
     @property
@@ -225,6 +226,16 @@ class FinetuneConfig:
             return self.out
         task = self.task.replace(":", "-")
         return f"runs/finetune-{task}-{Path(self.start.model).name}-{config_hash(self.described())}"
+
+
+def _trained_on(task: TaskSet) -> str:
+    """What an encoder for a task can be trained on that has no training split."""
+    alike = [
+        each.name
+        for each in TASK_SETS.values()
+        if (each.kind, each.labels) == (task.kind, task.labels) and each.parts("train") and not each.make
+    ]
+    return f" Train on {' or '.join(alike)}, named before its source: {alike[0]}=SOURCE." if alike else ""
 
 
 def _last_split(task: TaskSet) -> str:
