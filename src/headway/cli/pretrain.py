@@ -91,7 +91,7 @@ def pretrain(
             "skip-bad-lines": skip_bad_lines or None,
             "kind": kind,
         }
-        unused |= {"tokenizer": tokenizer, "vocab-size": vocab_size, "packed": packed or None, "validation": validation}
+        unused |= {"tokenizer": tokenizer, "vocab-size": vocab_size, "validation": validation}
         check_made(data, unused)
         config = named(recipe)
         config = replace(

@@ -96,7 +96,7 @@ def _turn(player: Player, mode: str, steps: int, deadline: float | None) -> Turn
     try:
         return player.turn(mode, steps, limit)
     except Lost as problem:
-        player.problem = str(problem)
+        player.give_up(str(problem))
         return None
 
 

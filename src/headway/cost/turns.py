@@ -68,8 +68,8 @@ class Player:
 
     def dismiss(self) -> None:
         """Tell the process to end."""
-        if self.process is None:
-            return  # it was not started
+        if self.process is None or self.connection.closed:
+            return  # it was not started, or given up
         with suppress(OSError):  # it may have ended already
             self.connection.send(None)
         self.connection.close()
@@ -80,6 +80,14 @@ class Player:
             return
         self.process.join(0.0 if self.prepared is None else 10.0)
         if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+    def give_up(self, problem: str) -> None:
+        """End its process now: what it still does would slow those that are timed."""
+        self.problem = problem
+        if self.process is not None:
+            self.connection.close()
             self.process.kill()
             self.process.join()
 
@@ -114,10 +122,10 @@ def _prepare(everybody: Sequence[Player], together: int, deadline: float | None,
             try:
                 player.prepared = player.receive(deadline)
             except Lost as problem:
-                player.problem = str(problem)
+                player.give_up(str(problem))
         if not done:
             for player in (*busy.values(), *left):
-                player.problem = LATE
+                player.give_up(LATE)
             return
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from headway.study.cells import Cell, cell, mean_cell
@@ -74,9 +74,10 @@ def _cells(plan: Plan, finished: Sequence[tuple[Planned, Mapping[str, Any]]]) ->
 def _shown(plan: Plan, column: Column, cells: Cells) -> dict[str, dict[str, Any]]:
     """A column's cells by row, each with its summary and its test against the baseline."""
     own = {row.name: cells[row.name, column.name] for row in plan.rows}
-    others = {name: each.values for name, each in own.items() if name != plan.baseline and each.values}
+    units = {name: _independent(plan, column, each.values) for name, each in own.items() if each.values}
+    baseline = units.pop(plan.baseline, {})
     repeated = column.source in ("finetune", "pretrain", "translate", "mean")
-    tests = compare(others, own[plan.baseline].values) if repeated else {}
+    tests = compare(units, baseline) if repeated else {}
     return {
         row.name: {
             "values": own[row.name].values,
@@ -88,6 +89,19 @@ def _shown(plan: Plan, column: Column, cells: Cells) -> dict[str, dict[str, Any]
         }
         for row in plan.rows
     }
+
+
+def _independent(plan: Plan, column: Column, values: Mapping[str, float]) -> Mapping[str, float]:
+    """What a test may take as pairs: runs fine-tuned from one pretrained model are one number, their mean.
+
+    They differ by its pretraining together, and say nothing of another's.
+    """
+    if plan.pretrain is None or column.source not in ("finetune", "mean"):
+        return values
+    groups: dict[str, list[float]] = {}
+    for seed, value in values.items():
+        groups.setdefault(seed.split(".")[0] if len(plan.seeds) > 1 else str(plan.seeds[0]), []).append(value)
+    return {seed: fmean(each) for seed, each in groups.items()}
 
 
 def _judged(claim: Claim, plan: Plan, cells: Cells) -> dict[str, Any]:

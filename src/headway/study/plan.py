@@ -171,6 +171,8 @@ class Plan:
                 _known(f"task of {column.name}", column.task.split(","), columns)
             elif column.source in ("finetune", "translate"):
                 _known(f"task of {column.name}", [column.task], getattr(self, column.source))
+                if column.value == "bleu" and not self.translate[column.task].data.translated:
+                    raise ValueError(f"translated: expected sentences to score, for column {column.name}, got 0.")
             elif column.source == "lengths":
                 _known(f"value of {column.name}", [column.value], [str(length) for length in self.lengths])
             elif column.source in ("pretrain", "cost") and getattr(self, column.source) is None:

@@ -153,7 +153,7 @@ def test_texts_longer_than_the_positions_that_stayed_are_refused(tiny, family):
     words = torch.full((1, 25), 5)  # the tiny models have 24 positions
     model = convert(tiny(family), to="diet-rel")
     assert model(words[:, :24]).last_hidden_state.isfinite().all()
-    with pytest.raises(ValueError, match="expected at most 24 tokens.*got 25.*mode='replace'"):
+    with pytest.raises(ValueError, match=r"expected at most 24 tokens.*got 25.*mode='replace'"):
         model(words)
     longer = convert(tiny(family), to="diet-rel", mode="replace", max_length=25)
     assert longer(words).last_hidden_state.isfinite().all()

@@ -155,6 +155,18 @@ def test_rows_that_are_late_are_left_out(pretended):
     assert rows["none"].problem is None and len(rows["none"].training.seconds) >= 1
 
 
+@fork
+def test_a_row_that_is_late_does_nothing_while_others_are_timed(monkeypatch):
+    monkeypatch.setattr(turns, "start_method", lambda device: "fork")
+    monkeypatch.setattr(turns, "Bench", Pretended)
+    config = CostConfig(encodings=("none", "alibi"), lengths=(16,), **SMALL).resolved(cores=2)
+    cases = [Case(config=config, row=row, model="tiny", length=16, threads=1) for row in ("none", "alibi")]
+    with turns.players(cases, 2, time.monotonic() + 2, lambda said: None) as (ready, late):
+        assert ready.problem is None and late.problem == turns.LATE
+        assert late.process.exitcode is not None
+        assert ready.turn("training", 1, None).seconds == 0.01
+
+
 def test_a_row_that_nobody_waits_for_any_longer_ends_quietly(monkeypatch, capfd):
     ours, theirs = multiprocessing.Pipe()
     ours.close()

@@ -243,3 +243,9 @@ def test_references(text, expected):
 def test_a_reference_to_a_language_that_there_is_not():
     with pytest.raises(ValueError, match=r"xquad: expected languages among .*, got xx"):
         Reference.parse("xquad@test:de,xx=folder", name="squad", split="train")
+
+
+def test_test_sets_of_mnli_have_the_index_that_the_leaderboard_asks_for(glue):
+    header = "index\tpromptID\tpairID\tgenre\tsentence1\tsentence2"
+    found = load("mnli", glue("MNLI/test_matched.tsv", header, "0\t31493\t31493\ttravel\tA.\tB."), "test_matched")
+    assert [each.id for each in found.examples] == ["0"]

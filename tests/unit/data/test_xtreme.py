@@ -138,3 +138,24 @@ def test_files_that_are_no_squad_are_named(tmp_path, text, message):
         load("squad", tmp_path, "dev")
     with pytest.raises(ValueError, match="squad: expected examples in its split dev, got none"):
         load("squad", tmp_path, "dev", on_error="skip")
+
+
+def test_a_file_says_its_language(tmp_path):
+    write(tmp_path / "xquad.de.json", squad(("q", "who ?", [("cat", 4)])))
+    assert found_languages("xquad", tmp_path / "xquad.de.json", "test") == ("de",)
+    assert load("xquad", tmp_path / "xquad.de.json", "test").language == "de"
+    with pytest.raises(ValueError, match="expected xquad in en, got a file that is named as that of de"):
+        load("xquad", tmp_path / "xquad.de.json", "test", language="en")
+    write(tmp_path / "mine.json", squad(("q", "who ?", [("cat", 4)])))
+    assert found_languages("xquad", tmp_path / "mine.json", "test") == ()
+    assert load("xquad", tmp_path / "mine.json", "test", language="tr").language == "tr"
+
+
+def test_a_file_whose_folder_says_its_language_and_one_of_all(tmp_path):
+    write(tmp_path / "ja" / "dev_2k.tsv", "id\tsentence1\tsentence2\tlabel\n4\tA\tB\t0\n")
+    assert found_languages("pawsx", tmp_path / "ja" / "dev_2k.tsv", "dev") == ("ja",)
+    write(tmp_path / "xnli.dev.tsv", "language\tgold_label\tsentence1\tsentence2\nde\tneutral\tA\tB\n")
+    assert len(found_languages("xnli", tmp_path / "xnli.dev.tsv", "dev")) == 15
+    write(tmp_path / "test-context-de-question-en.json", squad(("q", "who ?", [("cat", 4)])))
+    mixed = tmp_path / "test-context-de-question-en.json"
+    assert load("mlqa", mixed, "test", language="de-en").language == "de-en"

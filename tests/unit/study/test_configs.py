@@ -103,3 +103,24 @@ def test_a_claim_holds_by_medians(plan):
     spread = {claim["than"]: claim["differences"] for claim in claims if claim["column"] == "Acceptability"}
     assert spread[()] == pytest.approx([2.0, 3.0, 4.0])  # to chance
     assert spread[("none",)] == pytest.approx([28.0] * 3)
+
+
+def test_runs_from_one_pretrained_model_are_one_pair(plan):
+    """Their differences are nearly copies of one another: a test that took them as pairs would tell equals apart."""
+    from dataclasses import replace
+
+    for seeds, pairs in (((0,), 1), ((0, 1), 2)):
+        several = replace(plan, seeds=seeds)
+        planned = jobs(several)
+        progress = {each.job.key: Progress(job=each.job) for each in planned}
+        for each in planned:
+            if each.task == "builtin:acceptability" and each.job.kind == "finetune":
+                above = 0.1 * (each.row == "diet-rel") * (1 + each.seed)
+                result = {"runs": [run(1e-3, seed, 0.5 + above + seed / 100) for seed in range(3)], "environment": {}}
+                progress[each.job.key].record = {"result": result, "seconds": 1.0}
+        results = collected(several, planned, progress, command="c", places={"store": "jobs"})
+        column = [each["name"] for each in results["columns"]].index("Acceptability")
+        found = results["cells"][column]["diet-rel"]
+        assert len(found["values"]) == 3 * len(seeds)
+        assert found["test"]["pairs"] == pairs
+        assert found["test"]["difference"] == pytest.approx({1: 10.0, 2: 15.0}[pairs])

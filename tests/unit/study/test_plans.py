@@ -18,8 +18,10 @@ from headway.study.plans import PLANS, find_plan
 from headway.study.plans.cost_tables import TABLE_6
 from headway.study.plans.glue_tables import TABLE_2, TABLE_8, TABLE_9
 from headway.study.plans.rows import FASTER, of_size
+from headway.study.plans.translation_tables import builtin_translation
 from headway.study.plans.xtreme_tables import QUESTIONS, TABLE_3, TABLE_5
 from headway.study.runner import Runner
+from headway.tasks.translate import ParallelData
 
 ONLY_QUICK = ("quick", "questions")
 
@@ -238,6 +240,13 @@ def test_a_changed_recipe_is_another_job():
             "published of a: expected some of x, got y",
         ),
         ({"pretrain": None}, "pretrain: expected a recipe, for column x"),
+        (
+            {
+                "columns": (Column(name="x", source="translate", task="t", value="bleu"),),
+                "translate": {"t": replace(builtin_translation(), data=ParallelData())},
+            },
+            "translated: expected sentences to score, for column x, got 0",
+        ),
     ],
 )
 def test_a_wrong_plan_is_named(change, message):

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from headway.data.text.tokenizers import train_tokenizer
+from headway.data.transfer.task_data import load
 from headway.data.transfer.xtreme import XNLI_LANGUAGES
+from headway.tasks.finetune.baselines import baseline_scores
 from headway.tasks.finetune.config import Data, Spans, Start
 from headway.tasks.finetune.data import material
 from headway.tasks.finetune.recipes import quick
@@ -118,3 +120,46 @@ def test_answers_of_mlqa_are_compared_in_their_language(tokenizer, tmp_path):
     scores[windows.first[0] + 1] = 5.0  # "katze", without its article
     assert data.dev["dev"].judge([scores]) == pytest.approx({"score": 2 / 3, "f1": 2 / 3, "exact_match": 0.0})
     assert data.transfer["mlqa"]["de"].judge([scores]) == pytest.approx({"score": 1.0, "f1": 1.0, "exact_match": 1.0})
+
+
+def test_languages_of_one_split_stand_side_by_side(tokenizer, nli):
+    write(nli / "dev-de.tsv", *["the cat\ta dog\tneutral"] * 2)
+    write(nli / "dev-fr.tsv", *["the cat\ta dog\tneutral"] * 3)
+    given = {"train": (f"mnli={nli}",), "dev": (f"xnli@dev:fr,de={nli}",)}
+    config = asked("xnli", **given, transfer=(f"xnli@test:de={nli}", f"xnli@test:fr={nli}"))
+    data = material(config, tokenizer)
+    assert [(name, len(each.encoded)) for name, each in data.dev.items()] == [("dev fr", 3), ("dev de", 2)]
+    assert {name: list(each) for name, each in data.transfer.items()} == {"xnli": ["de", "fr"]}
+    for changed, message in (
+        ({"dev": (f"xnli@dev:fr={nli}",) * 2}, "dev: expected every split once in a language, got dev fr twice"),
+        ({"transfer": (f"xnli@test:de={nli}",) * 2}, "transfer: expected every split once .* got xnli test de twice"),
+        ({"predict": (f"xnli@test:de={nli}",) * 2}, "predict: expected every split once .* got xnli test de twice"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            material(asked("xnli", **{**given, **changed}), tokenizer)
+
+
+def test_one_file_is_of_the_language_that_its_name_says(tokenizer, nli):
+    given = {"train": (f"mnli={nli}",), "dev": (f"mnli={nli}",)}
+    data = material(asked("xnli", **given, transfer=(f"xnli={nli / 'test-de.tsv'}",)), tokenizer)
+    assert {name: list(each) for name, each in data.transfer.items()} == {"xnli": ["de"]}
+    write(nli / "other.tsv", "the cat\ta dog\tneutral")
+    with pytest.raises(ValueError, match=r"expected to know its language.*Name it: xnli@test:en=.*other\.tsv"):
+        material(asked("xnli", **given, transfer=(f"xnli={nli / 'other.tsv'}",)), tokenizer)
+    data = material(asked("xnli", **given, transfer=(f"xnli@test:th={nli / 'other.tsv'}",)), tokenizer)
+    assert list(data.transfer["xnli"]) == ["th"]
+
+
+def test_baselines_read_what_the_encoder_reads():
+    both = {"train": ("builtin:entailment@train:invented",), "dev": ("builtin:entailment@dev:invented",)}
+    read = []
+
+    def noted(name, source, part, *, language=None, on_error="raise"):
+        read.append((part, language))
+        return load(name, source, part, language=language, on_error=on_error)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headway.tasks.finetune.data.load", noted)
+        found = baseline_scores(asked("builtin:entailment", **both, limit=200))
+    assert read == [("train", "invented"), ("dev", "invented")]
+    assert set(found) == {"most frequent", "bag of words"}

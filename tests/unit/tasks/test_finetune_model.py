@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +13,11 @@ from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassificat
 
 from headway.data.text.tokenizers import train_tokenizer
 from headway.models import EncoderForMaskedLM, preset
+from headway.tasks.finetune import predictions
 from headway.tasks.finetune.config import Data, Start
 from headway.tasks.finetune.model import TransferLoss, load_model, load_tokenizer
 from headway.tasks.finetune.recipes import quick
+from headway.tasks.training.runs import RunFolder
 
 SIZES = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
 TASKS = ("builtin:acceptability", "builtin:entailment", "builtin:similarity", "builtin:questions")
@@ -136,6 +139,21 @@ def test_the_body_is_the_checkpoints_and_the_head_the_seeds(folders):
     assert not torch.equal(first.classifier.weight, second.classifier.weight)
     torch.testing.assert_close(first.classifier.weight, again.classifier.weight)
     assert first.config.id2label == {0: "entailment", 1: "neutral", 2: "contradiction"}
+
+
+def test_predictions_are_of_the_segments_that_were_trained(folders, tmp_path, monkeypatch):
+    class Asked(Exception):
+        pass
+
+    def noted(config, tokenizer, seed):
+        raise Asked(config.start.segments)
+
+    monkeypatch.setattr(predictions, "load_model", noted)
+    config = quick("builtin:entailment", Start(model=str(folders / "ours"), segments="none"), Data())
+    folder = RunFolder(tmp_path)
+    shutil.copytree(folders / "ours", folder.model)
+    with pytest.raises(Asked, match="none"):
+        predictions.write_predictions(config, folder, cpu=True)
 
 
 def test_segments_of_others_cannot_change(folders):

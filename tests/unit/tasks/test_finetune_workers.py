@@ -61,3 +61,19 @@ def test_of_finished_runs_only_the_leader_keeps_its_model(sweep):
     finish(sweep, 1e-5, 1, 0.95)
     sweep.drop_models()
     assert models(sweep) == [(1e-5, 1), (2e-5, 1)]
+
+
+def test_a_run_that_ends_while_models_are_dropped_keeps_its_own(sweep, monkeypatch):
+    finish(sweep, 1e-5, 0, 0.6)
+    finish(sweep, 1e-5, 1, 0.5)
+    read = Sweep.finished
+
+    def and_then_another_ends(self):
+        done = read(self)
+        if not self.folder(2e-5, 0).model.exists():
+            finish(self, 2e-5, 0, 0.9)
+        return done
+
+    monkeypatch.setattr(Sweep, "finished", and_then_another_ends)
+    sweep.drop_models()
+    assert models(sweep) == [(1e-5, 0), (2e-5, 0)]

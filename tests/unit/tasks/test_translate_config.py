@@ -10,6 +10,7 @@ import pytest
 from headway.data.translation.cleaning import Rules
 from headway.tasks.training.plan import Rhythm
 from headway.tasks.translate.config import ModelChoice, Optimisation, ParallelData, TranslateConfig
+from headway.tasks.translate.data import texts
 from headway.tasks.translate.recipes import RECIPES, diet_base, quick, recipe, shaw_base, shaw_big
 
 
@@ -92,3 +93,18 @@ def test_the_model_has_room_for_the_longest_pair():
     )
     assert config.model.translation(length=300).max_position_embeddings == 300
     assert config.model.translation(length=3).max_position_embeddings == 128
+
+
+def test_training_and_dev_share_no_sentence(tmp_path):
+    """Not in files that are called like the built-in language, and not in one split of the Hub."""
+    for name in ("mine", "builtin"):
+        for side in ("en", "de"):
+            (tmp_path / f"{name}.{side}").write_text("".join(f"{side} {at}\n" for at in range(500)))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(tmp_path)
+            train, dev = texts(ParallelData(source=f"{name}.en", target=f"{name}.de", held_out=0.1))
+            sides = [{pair.source for pair in each} for each in (train, dev)]
+        assert not sides[0] & sides[1] and len(sides[0] | sides[1]) == 500 and len(sides[1]) > 20
+    with pytest.raises(ValueError, match=r"dev_source: expected one beside hub:wmt14:de-en:train.*hub:wmt14:de-en\."):
+        texts(ParallelData(source="hub:wmt14:de-en:train", languages="de-en"))
+    texts(ParallelData(source="hub:wmt14:de-en:train", dev_source="hub:wmt14:de-en:test", languages="de-en"))

@@ -64,11 +64,13 @@ def _preset(found: Mapping[str, Any]) -> str:
 
 def _cells(found: Mapping[str, Any], row: Mapping[str, Any], first: Pretrained) -> Iterator[Sample]:
     """One number a seed of the columns that claims are judged by."""
+    losses = {str(each["seed"]): each["evaluation_loss"] for each in found["pretraining"] if each["row"] == row["name"]}
     for column, cells in zip(found["columns"], found["cells"], strict=True):
         source = column["source"]
         recipe = json.dumps([found["recipes"].get(name) for name in ("pretraining", f"fine-tuning, {column['task']}")])
         for seed, value in cells[row["name"]]["values"].items():
-            run = replace(first, seed=seed)
+            pretrained, several, _ = seed.partition(".")  # and the seed of fine-tuning
+            run = replace(first, seed=seed, loss=losses.get(pretrained, first.loss) if several else first.loss)
             if source == "lengths":
                 yield from by_length({column["value"]: value}, run, run.source)
             elif source == "pretrain" and column["value"] == "evaluation_loss":

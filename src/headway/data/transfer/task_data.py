@@ -62,13 +62,20 @@ def load(
         name: a key of `TASK_SETS`, such as "rte", "xquad" or "builtin:entailment".
         source: a folder with the files as published, or with the folder of the task in it; one file; "hub", or
             "hub:NAME[:CONFIG]" for a copy; not needed for the built-in language.
-        language: that of training unless given; "de-en" of MLQA has German texts and English questions.
+        language: unless given that of training, or of one file that one that its name says; "de-en" of MLQA has German
+            texts and English questions.
         on_error: "raise" stops at the first bad row and names it; "skip" leaves bad rows out and counts them.
     """
     task = task_set(name)
-    language = task.languages[0] if language is None else language
     if split not in task.splits:
         raise ValueError(f"{name}: expected a split among {', '.join(task.splits)}, got {split!r}.")
+    said = said_languages(task, Path(source), split)
+    if language is None:
+        language = said[0] if len(said) == 1 else task.languages[0]
+    elif said and language not in said and not _says(task, Path(source), split, language):
+        raise ValueError(
+            f"{source}: expected {name} in {language}, got a file that is named as that of {', '.join(said)}."
+        )
     problems = Problems(on_error)
     examples = _read(task, str(source), split, language, problems)
     if not examples:
@@ -86,11 +93,28 @@ def load(
 
 
 def found_languages(name: str, source: str | Path, split: str) -> tuple[str, ...]:
-    """The data set's languages that the source has files for; all of them on the Hub."""
+    """The data set's languages that the source has files for, or that its name says if it is one; all on the Hub."""
     task = task_set(name)
     if task.make or str(source).split(":")[0] == "hub":
         return task.languages
+    if Path(source).is_file():
+        return said_languages(task, Path(source), split)
     return tuple(language for language in task.languages if _existing(task, Path(source), split, language))
+
+
+def said_languages(task: TaskSet, source: Path, split: str) -> tuple[str, ...]:
+    """Languages that the name of a file says it is of; all for a file that holds all, none of a folder."""
+    return tuple(language for language in task.languages if source.is_file() and _says(task, source, split, language))
+
+
+def _says(task: TaskSet, file: Path, split: str, language: str) -> bool:
+    """Whether a file of the split in that language would have this name, and this folder if the language is in it."""
+    for layout in task.splits[split]:
+        parts = Path(_filled(layout, language)).parts
+        count = 1 if "{" in Path(layout.path).name or "{" not in layout.path else len(parts)
+        if file.parts[-count:] == parts[-count:]:
+            return True
+    return False
 
 
 def _read(task: TaskSet, source: str, split: str, language: str, problems: Problems) -> list[Example] | list[Question]:
@@ -130,8 +154,6 @@ def _file(task: TaskSet, source: Path, split: str, language: str) -> tuple[Path,
 
 def _existing(task: TaskSet, folder: Path, split: str, language: str) -> tuple[Path, Layout] | None:
     """The first file of the split that is there, below the folder or in it."""
-    if folder.is_file():
-        return folder, task.splits[split][0]
     for layout in task.splits[split]:
         relative = Path(_filled(layout, language))
         for path in (folder / relative, folder / relative.name):

@@ -65,5 +65,9 @@ def legend(results: Mapping[str, Any]) -> list[tuple[str, str]]:
             if verdict == "too few seeds":
                 have, need = max(test["pairs"] for test in some), max(test["needed"] for test in some)
                 said += f": {have} at most here, {need} are needed for this many comparisons"
+                if "pretraining" in results["recipes"] and any(
+                    each["source"] == "finetune" for each in results["columns"]
+                ):
+                    said += "; runs fine-tuned from one pretrained model count as one, their mean"
             found.append((sign, said))
     return found

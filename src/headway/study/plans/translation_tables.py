@@ -45,6 +45,7 @@ SHAW_1: tuple[tuple[Row, tuple[float, ...]], ...] = ((VASWANI, (26.5, 38.2)), (S
 CLIPS = {0: 12.5, 1: 25.5, 2: 25.8, 4: 25.9, 16: 25.8, 64: 25.9, 256: 25.8}  # Table 2, newstest 2013
 PARTS = {(True, True): 25.8, (True, False): 25.8, (False, True): 25.3, (False, False): 12.5}  # Table 3: keys, values
 BUILTIN_TASK = "verb-final"
+TRANSLATED = 3000  # sentences of dev that a model is scored on
 
 
 def translation(size: str, data: str | None) -> Plan:
@@ -181,7 +182,10 @@ def _recipe(size: str, data: str | None, task: str, published: TranslateConfig) 
     source, target = task.lower().split("-")
     if size == "paper" and data is None:
         found = replace(
-            published.data, languages=f"{source}-{target}", source=_hub(published.data.source, source, target)
+            published.data,
+            languages=f"{source}-{target}",
+            source=_hub(published.data.source, source, target),
+            translated=TRANSLATED,
         )
         return replace(published, data=found)
     folder = Path(recipes.folder(data, "translation")) / "translation"
@@ -197,7 +201,7 @@ def _recipe(size: str, data: str | None, task: str, published: TranslateConfig) 
         on_error="skip",
         vocab_size=published.data.vocab_size if size == "paper" else 8000,
         rules=published.data.rules if size == "paper" else Rules(max_tokens=128),
-        translated=3000,
+        translated=TRANSLATED,
     )
     return replace(published if size == "paper" else _short(), data=text)
 

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.transfer.examples import Example
-from headway.data.transfer.task_data import Reference, load, task_set
+from headway.data.transfer.examples import Example, Split
 from headway.data.transfer.task_sets import TaskSet
 from headway.tasks.finetune.config import FinetuneConfig
-from headway.tasks.finetune.data import limited
+from headway.tasks.finetune.data import limited, splits
 from headway.tasks.finetune.metrics import scores
 
 
@@ -24,9 +23,12 @@ def baseline_scores(config: FinetuneConfig) -> dict[str, dict[str, float]]:
     task = config.task_set
     if task.kind == "spans":
         return {}
-    every = [example for reference in config.training for example in _examples(reference, config)]
+    on_error = config.data.on_error
+    every = [
+        example for reference in config.training for split in splits(reference, on_error) for example in _of(split)
+    ]
     train = limited(every, config.data.limit)
-    dev = _examples(config.development[0], config)
+    dev = _of(splits(config.development[0], on_error)[0])
     actual, labels = _labels(dev), _labels(train)
     return {
         "most frequent": scores(task.metrics, np.full_like(actual, _typical(task, labels)), actual),
@@ -34,9 +36,7 @@ def baseline_scores(config: FinetuneConfig) -> dict[str, dict[str, float]]:
     }
 
 
-def _examples(reference: Reference, config: FinetuneConfig) -> list[Example]:
-    part = task_set(reference.name).parts(reference.split)[0]
-    split = load(reference.name, reference.source, part, on_error=config.data.on_error)
+def _of(split: Split) -> list[Example]:
     return [example for example in split.labelled if isinstance(example, Example)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +16,7 @@ from headway.data.transfer.task_data import Reference, found_languages, load, ta
 from headway.data.transfer.task_sets import TaskSet
 from headway.data.transfer.windows import Windows, windows
 from headway.tasks.finetune.answers import answer_scores, normalisation
-from headway.tasks.finetune.config import FinetuneConfig, Spans
+from headway.tasks.finetune.config import Data, FinetuneConfig, Spans
 from headway.tasks.finetune.metrics import scores
 from headway.tasks.finetune.spans import Candidate, best_answers
 
@@ -78,29 +79,22 @@ class Material:
 def material(config: FinetuneConfig, tokenizer: Any) -> Material:
     """Read everything, and tokenise all but what is only predicted. So bad data is met before anything is trained."""
     task, data = config.task_set, config.data
-    train = [split for reference in config.training for split in _splits(reference, data.on_error)]
-    dev = [split for reference in config.development for split in _splits(reference, data.on_error)]
-    transfer = {
-        name: {
-            language: load(reference.name, reference.source, part, language=language, on_error=data.on_error)
-            for language in languages(reference, part, data.languages)
-        }
-        for name, reference, part in _parts(config.transferring)
-    }
-    for _, reference, part in _parts(config.predicting):
-        for language in languages(reference, part, data.languages):
-            load(reference.name, reference.source, part, language=language, on_error=data.on_error)
+    train = [split for reference in config.training for split in splits(reference, data.on_error)]
+    dev = [split for reference in config.development for split in splits(reference, data.on_error)]
+    transfer = _by_language("transfer", config.transferring, data)
+    _by_language("predict", config.predicting, data)
     examples = limited([example for split in train for example in _labelled(split)], data.limit)
     trained = tokens(task, examples, config, tokenizer)
-    judged = [(split, evaluation(split, config, tokenizer)) for split in dev]
+    named = dict(zip(_names(dev, task), dev, strict=True))
+    judged = [(split, evaluation(split, config, tokenizer)) for split in named.values()]
     transferred = {
-        name: {language: (split, evaluation(split, config, tokenizer)) for language, split in splits.items()}
-        for name, splits in transfer.items()
+        name: {language: (split, evaluation(split, config, tokenizer)) for language, split in found.items()}
+        for name, found in transfer.items()
     }
     evaluated = [("dev", judged), *((name, list(found.values())) for name, found in transferred.items())]
     return Material(
         train=trained,
-        dev={_name(split, task): each for split, each in judged},
+        dev={name: each for name, (_, each) in zip(named, judged, strict=True)},
         transfer={name: {key: each for key, (_, each) in found.items()} for name, found in transferred.items()},
         described=[
             *({"use": "train", **split.described(), "taken": len(examples), "cut": trained.cut} for split in train),
@@ -152,6 +146,13 @@ def languages(reference: Reference, part: str, wanted: tuple[str, ...]) -> tuple
             )
         return kept
     found = found_languages(reference.name, reference.source, part)
+    if Path(reference.source).is_file():
+        if not found:
+            raise ValueError(
+                f"{reference.source}: expected to know its language, got a name that says none. Name it: "
+                f"{reference.name}@{part}:{task.languages[0]}={reference.source}."
+            )
+        return found
     missing = [language for language in task.languages if language not in found]
     if missing:
         raise FileNotFoundError(
@@ -161,7 +162,8 @@ def languages(reference: Reference, part: str, wanted: tuple[str, ...]) -> tuple
     return found
 
 
-def _splits(reference: Reference, on_error: str) -> list[Split]:
+def splits(reference: Reference, on_error: str) -> list[Split]:
+    """What a reference of --data or --dev stands for: each of its parts in each of its languages."""
     return [
         load(reference.name, reference.source, part, language=language, on_error=on_error)
         for part in task_set(reference.name).parts(reference.split)
@@ -169,11 +171,22 @@ def _splits(reference: Reference, on_error: str) -> list[Split]:
     ]
 
 
-def _parts(references: Sequence[Reference]) -> list[tuple[str, Reference, str]]:
-    """Each split that the references stand for, under its data set's name, with the split's where there are several."""
+def _by_language(use: str, references: Sequence[Reference], data: Data) -> dict[str, dict[str, Split]]:
+    """Each split that the references stand for, by its data set's name, with the split's where there are several, and
+    by language."""
     every = [(each, part) for each in references for part in task_set(each.name).parts(each.split)]
-    names = [each.name for each, _ in every]
-    return [(each.name if names.count(each.name) == 1 else f"{each.name}@{part}", each, part) for each, part in every]
+    kinds = {(each.name, part) for each, part in every}
+    found: dict[str, dict[str, Split]] = {}
+    for each, part in every:
+        alone = sum(name == each.name for name, _ in kinds) == 1
+        own = found.setdefault(each.name if alone else f"{each.name}@{part}", {})
+        for language in languages(each, part, data.languages):
+            if language in own:
+                raise ValueError(
+                    f"{use}: expected every split once in a language, got {each.name} {part} {language} twice."
+                )
+            own[language] = load(each.name, each.source, part, language=language, on_error=data.on_error)
+    return found
 
 
 def _labelled(split: Split) -> Sequence[Example] | Sequence[Question]:
@@ -186,5 +199,13 @@ def _labelled(split: Split) -> Sequence[Example] | Sequence[Question]:
     return examples
 
 
-def _name(split: Split, task: TaskSet) -> str:
-    return split.split if split.name == task.name else f"{split.name} {split.split}"
+def _names(dev: Sequence[Split], task: TaskSet) -> list[str]:
+    """Of each split its name, with the data set's where that is another, and its language where there are several."""
+    names = [each.split if each.name == task.name else f"{each.name} {each.split}" for each in dev]
+    found = [
+        name if names.count(name) == 1 else f"{name} {each.language}" for name, each in zip(names, dev, strict=True)
+    ]
+    twice = next((name for name in found if found.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"dev: expected every split once in a language, got {twice} twice.")
+    return found

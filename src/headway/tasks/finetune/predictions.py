@@ -35,7 +35,7 @@ SUBMISSION = {
 
 def write_predictions(config: FinetuneConfig, folder: RunFolder, *, cpu: bool) -> list[str]:
     """Predict with the model in the folder, and return the files written to its predictions/."""
-    config = replace(config, start=Start(model=str(folder.model)))
+    config = replace(config, start=Start(model=str(folder.model), segments=config.start.segments))
     tokenizer, processes = load_tokenizer(config.start), Processes(cpu=cpu)
     loss = TransferLoss(load_model(config, tokenizer, 0), config.task_set.kind).to(processes.device).eval()
     written = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -49,8 +49,7 @@ class Sweep:
 
     def leader(self) -> Pair:
         """The finished run with the highest score; of equal ones the first of the grid."""
-        done = self.finished()
-        return max(done, key=lambda pair: done[pair].score)
+        return _leader(self.finished())
 
     def leads(self, pair: Pair, score: float) -> bool:
         """Whether a run that ends with the score goes before all that are finished."""
@@ -60,10 +59,15 @@ class Sweep:
 
     def drop_models(self) -> None:
         """Delete the models of finished runs, except the leader's."""
-        leader = self.leader()
-        for pair in self.finished():
+        done = self.finished()  # read once: a run that ends meanwhile may lead
+        leader = _leader(done)
+        for pair in done:
             if pair != leader and (model := self.folder(*pair).model).exists():
                 shutil.rmtree(model)
+
+
+def _leader(done: Mapping[Pair, RunResult]) -> Pair:
+    return max(done, key=lambda pair: done[pair].score)
 
 
 def train_all(

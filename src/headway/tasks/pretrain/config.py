@@ -61,8 +61,8 @@ class Text:
         kind, vocab_size: of the tokenizer to train, see `headway.data.train_tokenizer`; kind None is word for the
             built-in language and wordpiece for others.
         data: the folder data/ of an earlier run, in place of all the above, which is then not looked at.
-        length: tokens of a row.
-        packed: rows of several texts, so that nothing is padded, in place of whole sentences of one document.
+        length: tokens of a row; those of `data`, where that is given.
+        packed: rows of several texts, so that nothing is padded, in place of whole sentences of one document; likewise.
         validation: share of the documents that are not trained on.
         evaluation_rows: how many rows of these to evaluate on, at most.
     """

@@ -85,7 +85,7 @@ def _train(
     fsdp: bool,
     graphs: bool,
 ) -> Result:
-    text = prepared(config, folder.path / "data", processes, show=progress)
+    text = prepared(config, folder.path / "data", processes, show=progress, continues=folder.has_checkpoint)
     torch.manual_seed(config.seed)
     model = EncoderForMaskedLM(
         config.model.encoder(

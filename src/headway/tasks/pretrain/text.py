@@ -15,7 +15,7 @@ from headway.storage import atomic_path
 from headway.tasks.pretrain.config import PretrainConfig, Text
 from headway.tasks.training.objective import Batch
 from headway.tasks.training.plan import Optimisation
-from headway.tasks.training.preparing import claim, telling
+from headway.tasks.training.preparing import claim, claimed, telling
 from headway.tasks.training.processes import Processes
 from headway.tasks.training.runs import writing
 
@@ -46,19 +46,29 @@ class Prepared:
         return _with_lengths(self.held_out.batch(number, part, parts))
 
 
-def prepared(config: PretrainConfig, own: Path, processes: Processes, *, show: bool) -> Prepared:
-    """The text of a configuration; what is not there yet the main process makes, in the folder `own`."""
+def prepared(
+    config: PretrainConfig, own: Path, processes: Processes, *, show: bool, continues: bool = False
+) -> Prepared:
+    """The text of a configuration; what is not there yet the main process makes, in the folder `own`.
+
+    A run that `continues` takes what it began with, although the corpus may have changed or gone since.
+    """
     text = config.text
     folder = own if text.data is None else Path(text.data)
     if text.data is None:
         with writing(folder, lambda: "What is whole of it stays."):
-            processes.on_main(lambda: _make(text, folder, show=show))
+            processes.on_main(lambda: _make(text, folder, show=show, continues=continues))
     tokenizer = AutoTokenizer.from_pretrained(_there(folder / "tokenizer"))
     shards = {split: Shards(folder / "shards", split, tokenizer=tokenizer) for split in ("train", "validation")}
     if shards["train"].max_length != text.length:
         raise ValueError(
             f"length: expected {shards['train'].max_length}, of the rows in {folder}, got {text.length}. "
             f"Pass --length {shards['train'].max_length}, or leave --data out."
+        )
+    if shards["train"].packed != text.packed:
+        raise ValueError(
+            f"packed: expected {shards['train'].packed}, as the rows in {folder} are, got {text.packed}. "
+            f"{'Pass' if shards['train'].packed else 'Leave out'} --packed, or leave --data out."
         )
     _check_known(shards["validation"])
     plan, masked = config.optimisation, text.mask_probability
@@ -96,12 +106,16 @@ def _loaded(source: str) -> Any:
         ) from error
 
 
-def _make(text: Text, folder: Path, *, show: bool) -> None:
+def _make(text: Text, folder: Path, *, show: bool, continues: bool) -> None:
     """Tokenizer and shards, unless they are there; interrupted, it goes on."""
-    claim(folder, {name: value for name, value in asdict(text).items() if name not in NOT_IN_DATA})
-    if (folder / "shards" / "index.json").exists():
+    settings = {name: value for name, value in asdict(text).items() if name not in NOT_IN_DATA}
+    index = folder / "shards" / "index.json"
+    if continues and claimed(folder, settings) and index.exists():
         return
     corpora = [_corpus(source, text) for source in text.corpus]
+    claim(folder, settings, [corpus.fingerprint() for corpus in corpora])
+    if index.exists():
+        return
     with telling(show) as tell:
         if (folder / "tokenizer").exists():
             tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")

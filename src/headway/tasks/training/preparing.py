@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,27 @@ from rich.console import Console
 from headway.storage import read_json, write_json
 
 
-def claim(folder: Path, wanted: Mapping[str, Any]) -> None:
-    """Write down what the data are made of; what an earlier attempt made of something else goes."""
-    wanted = json.loads(json.dumps(wanted))
+def claim(folder: Path, settings: Mapping[str, Any], sources: Sequence[Any]) -> None:
+    """Write down what the data are made of: how, and fingerprints of what is read.
+
+    What an earlier attempt made of something else goes.
+    """
+    wanted = json.loads(json.dumps({**settings, "sources": sources}))
     record = folder / "text.json"
     if folder.exists() and not (record.exists() and read_json(record) == wanted):
         shutil.rmtree(folder)
     if not record.exists():
         write_json(record, wanted)
+
+
+def claimed(folder: Path, settings: Mapping[str, Any]) -> bool:
+    """Whether data made in that way are there, of whatever sources."""
+    record = folder / "text.json"
+    if not record.exists():
+        return False
+    there = read_json(record)
+    same: bool = {name: there.get(name) for name in settings} == json.loads(json.dumps(settings))
+    return same
 
 
 @contextmanager

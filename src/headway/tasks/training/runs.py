@@ -48,6 +48,10 @@ class RunFolder:
     def finished(self) -> bool:
         return self.result_file.is_file()
 
+    @property
+    def has_checkpoint(self) -> bool:
+        return any(self.checkpoints.glob("[!.]*"))
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keep other processes of this machine out of the folder, until the block ends or this process dies."""
@@ -93,7 +97,7 @@ class RunFolder:
     def _holds_work(self) -> bool:
         """Whether there is more than what a run has before its first checkpoint."""
         kept = {path.name for path in self.path.glob("[!.]*")} - {"config.json", "log.jsonl", "tensorboard", "data"}
-        return bool(kept - {"checkpoints"}) or any(self.checkpoints.glob("[!.]*"))
+        return bool(kept - {"checkpoints"}) or self.has_checkpoint
 
     def _check_same(self, config: Mapping[str, Any], free: Collection[str]) -> None:
         before, now = flat(read_json(self.config_file)["config"]), flat(json.loads(json.dumps(config)))

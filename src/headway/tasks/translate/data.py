@@ -14,7 +14,7 @@ from headway.data.translation.pairs import EncodedPairs, build_pairs
 from headway.data.translation.parallel import ParallelText, open_parallel
 from headway.data.translation.vocabulary import train_vocabulary
 from headway.storage import atomic_path, read_json, write_json
-from headway.tasks.training.preparing import claim, telling
+from headway.tasks.training.preparing import claim, claimed, telling
 from headway.tasks.training.processes import Processes
 from headway.tasks.training.runs import writing
 from headway.tasks.translate.config import ParallelData, TranslateConfig
@@ -34,13 +34,18 @@ class Prepared:
     sentences: list[tuple[str, str]]
 
 
-def prepared(config: TranslateConfig, own: Path, processes: Processes, *, show: bool) -> Prepared:
-    """The data of a configuration; what is not there yet the main process makes, in the folder `own`."""
+def prepared(
+    config: TranslateConfig, own: Path, processes: Processes, *, show: bool, continues: bool = False
+) -> Prepared:
+    """The data of a configuration; what is not there yet the main process makes, in the folder `own`.
+
+    A run that `continues` takes what it began with, although the source may have changed or gone since.
+    """
     data, plan = config.data, config.optimisation
     folder = own if data.data is None else Path(data.data)
     if data.data is None:
         with writing(folder, lambda: "What is whole of it stays."):
-            processes.on_main(lambda: _make(data, folder, show=show))
+            processes.on_main(lambda: _make(data, folder, show=show, continues=continues))
     elif not (folder / "dev.json").is_file():
         raise FileNotFoundError(
             f"data: expected data/ of an earlier run, with tokenizer/, train/ and dev/, got {folder}."
@@ -64,10 +69,13 @@ def left_out(data: Prepared) -> dict[str, dict[str, int]]:
     return {name: dict(pairs.index["left_out"]) for name, pairs in splits.items()}
 
 
-def _make(data: ParallelData, folder: Path, *, show: bool) -> None:
+def _make(data: ParallelData, folder: Path, *, show: bool, continues: bool) -> None:
     """Tokenizer and pairs, unless they are there; interrupted, it goes on."""
+    settings = {name: value for name, value in asdict(data).items() if name not in NOT_IN_DATA}
+    if continues and claimed(folder, settings) and (folder / "dev.json").exists():
+        return
     train, dev = texts(data)
-    claim(folder, {name: value for name, value in asdict(data).items() if name not in NOT_IN_DATA})
+    claim(folder, settings, [train.fingerprint(), dev.fingerprint()])
     if (folder / "dev.json").exists():
         return
     with telling(show) as tell:
@@ -102,7 +110,12 @@ def texts(data: ParallelData) -> tuple[ParallelText, ParallelText]:
 
     if data.dev_source is not None:
         return opened(data.source, data.target, "train", 0.0), opened(data.dev_source, data.dev_target, "dev", 0.0)
-    has_splits = data.source.startswith(("hub:", "builtin"))
-    share = 0.0 if has_splits else data.held_out
+    kind, *rest = data.source.split(":")
+    if kind == "hub" and len(rest) > 2:
+        raise ValueError(
+            f"dev_source: expected one beside {data.source}, which is one split, got none: what is trained on would "
+            f"be evaluated on. Name another split, or leave this one out: hub:{':'.join(rest[:2])}."
+        )
+    share = 0.0 if kind in ("hub", "builtin") else data.held_out
     train, dev = (opened(data.source, data.target, split, share) for split in ("train", "dev"))
     return train, dev

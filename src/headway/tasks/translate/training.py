@@ -104,7 +104,7 @@ def _train(
     fsdp: bool,
     graphs: bool,
 ) -> Result:
-    data = prepared(config, folder.path / "data", processes, show=progress)
+    data = prepared(config, folder.path / "data", processes, show=progress, continues=folder.has_checkpoint)
     torch.manual_seed(config.seed)
     model = TranslationModel(model_config(config, data))
     parameters = model.num_parameters()
