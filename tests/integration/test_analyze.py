@@ -355,3 +355,10 @@ def test_the_revision_on_the_hub_is_recorded(bert, tmp_path):
 def test_a_folder_has_no_revision(bert, tmp_path):
     said = run(bert, "--out", tmp_path / "out", "--revision", "main", status=2)
     assert "revision: expected none for a folder" in said
+
+
+def test_one_segment_is_none(tmp_path):
+    config = EncoderConfig(**SIZES, encoding="diet-rel", segments="per-head", type_vocab_size=1, pad_token_id=0)
+    randomized(EncoderForMaskedLM(config)).save_pretrained(tmp_path / "model")
+    run(tmp_path / "model", "--out", tmp_path / "out", "--kernels", "1", "--no-figures")
+    assert "segments" in missing(tmp_path / "out")

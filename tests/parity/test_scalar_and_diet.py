@@ -78,8 +78,11 @@ def test_beyond_max_length_clips(build, q_len, k_len, q_start):
 def test_beyond_max_length_raises_when_asked(build):
     enc = build("diet-rel", beyond="raise")
     assert enc.bias(0, 16, 16).shape == (1, 2, 16, 16)
-    with pytest.raises(ValueError, match=r"-15\.\.15.*-16\.\.16.*larger max_length"):
+    assert not enc.extends and build("diet-rel").extends
+    with pytest.raises(ValueError, match=r"expected at most 16 \(max_length of diet-rel\), got 17.*larger max_length"):
         enc.bias(0, 17, 17)
+    with pytest.raises(ValueError, match=r"-15\.\.15.*-16\.\.16.*larger max_length"):
+        enc.bias(0, 17, 17, documents=torch.arange(17)[None] // 10)  # a row of short texts
     with pytest.raises(ValueError, match="beyond: expected clip or raise, got 'wrap'"):
         build("diet-rel", beyond="wrap")
 

@@ -14,7 +14,9 @@ from headway.analysis.position_scores import position_scores
 
 
 def has_segments(reading: Reading) -> bool:
-    return reading.segment_scores is not None or (reading.segments is not None and len(reading.segments) > 1)
+    if reading.segment_scores is not None:
+        return bool(reading.segment_scores(0).shape[-1] > 1)  # a single one is a number that all scores share
+    return reading.segments is not None and len(reading.segments) > 1
 
 
 def segment_scores(reading: Reading, layer: int) -> Array:  # (H, S, S)

@@ -25,14 +25,14 @@ def weighted(request: Request) -> tuple[Tensor, Tensor]:
     k, v = request.expanded()
     dtype = torch.promote_types(q.dtype, torch.float32)  # half precision: sums and softmax in float32
     with torch.autocast(q.device.type, enabled=False):
-        scores = (q @ k.transpose(-1, -2)).to(dtype) * request.scale
+        scores = ((q * request.scale) @ k.transpose(-1, -2)).to(dtype)  # scaled first: float16 ends at 65504
         if request.bias is not None:
             bias = request.bias.dense(q, k_len=k.shape[-2], scale=request.scale)
             scores = scores + bias.to(dtype)
         allowed = request.masking.dense(q.device)
         if allowed is not None:
-            # The least finite number, not -inf: a row without any key then stays finite, here and in its gradient.
-            scores = scores.masked_fill(~allowed, torch.finfo(dtype).min)
+            # Not a low number, which a bias may have too. A row without any key stays finite, as does its gradient.
+            scores = scores.masked_fill(~allowed, -torch.inf).masked_fill(~allowed.any(-1, keepdim=True), 0.0)
         weights = scores.softmax(-1)
         if allowed is not None:
             weights = weights.masked_fill(~allowed, 0.0)

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from headway.attention.request import Request
 
@@ -22,7 +21,7 @@ def why_not(request: Request) -> str | None:
         return f"it saves passes over memory that count on the CPU only, and q is on {request.q.device.type}"
     if torch.compiler.is_compiling():
         return "what it does by hand torch.compile does to the formula"
-    if request.has_tangent or torch._C._are_functorch_transforms_active():
+    if request.has_tangent or request.is_transformed:
         return "it knows the backward pass alone, and another kind of derivative is asked for"
     return None
 
@@ -62,7 +61,7 @@ class _Weighted(torch.autograd.Function):
         if bias is not None:
             scores += bias
         if allowed is not None:
-            scores.masked_fill_(~allowed, torch.finfo(scores.dtype).min)
+            scores.masked_fill_(~allowed, -torch.inf)
         weights = scores.softmax(-1)
         if allowed is not None:
             sees = allowed.any(-1, keepdim=True)
@@ -76,8 +75,12 @@ class _Weighted(torch.autograd.Function):
         return dropped @ v, dropped
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, g: Tensor | None, g_dropped: Tensor | None) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # by create_graph; torch's once_differentiable would not reach all inputs
+            raise NotImplementedError(
+                "attention: the matrix backend has no second derivative. Use backend='eager', which is differentiable "
+                "twice; models take it where output_attentions=True."
+            )
         with torch.autocast("cpu", enabled=False):
             return _gradients(ctx, g, g_dropped)
 

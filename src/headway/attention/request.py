@@ -56,11 +56,20 @@ class Request:
         given = [self.q, self.k, self.v, *(tensor for part in structured for tensor in part.tensors.values())]
         return any(forward_ad.unpack_dual(t).tangent is not None for t in given)  # type: ignore[no-untyped-call]
 
+    @property
+    def is_transformed(self) -> bool:
+        """Whether torch.func (vmap, grad, jvp) is at work, for which our own operators have no rules."""
+        return is_transformed()
+
     def expanded(self) -> tuple[Tensor, Tensor]:
         """k and v with a copy for every query head."""
         if self.groups == 1:
             return self.k, self.v
         return self.k.repeat_interleave(self.groups, dim=1), self.v.repeat_interleave(self.groups, dim=1)
+
+
+def is_transformed() -> bool:
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 def checked(
@@ -169,7 +178,9 @@ def _fitted(name: str, part: S, q: Tensor, k: Tensor, width: int) -> S:
                 )
     bound = part.bind(q_len, k_len)
     # Reading values is cheap on the CPU; on a GPU it would wait for the device, so it is asked for by anomaly mode.
-    if not torch.compiler.is_compiling() and (q.device.type == "cpu" or torch.is_anomaly_enabled()):
+    # So would it under torch.func, where a value may stand for many.
+    readable = not torch.compiler.is_compiling() and not is_transformed()
+    if readable and (q.device.type == "cpu" or torch.is_anomaly_enabled()):
         bound.check_values()
     return bound
 

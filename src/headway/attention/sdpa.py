@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from headway.attention.request import Request
+from headway.attention.request import Request, is_transformed
 from headway.bias import LowRank, Toeplitz
+from headway.bias.base import rounded
 
 # From this query length on, two flips of n x D cost about as little as reading a kept n x n matrix, and need none.
 # Chosen by trial on two cores: at 512 the two are equal, at 2048 flipping is clearly faster.
@@ -29,8 +30,8 @@ def why_not(request: Request) -> str | None:
     """Reason this backend cannot run the call, or None."""
     if request.value_bias is not None:
         return "torch's attention does not give the weights that a value bias needs"
-    if request.has_tangent:
-        return "torch's kernels carry no derivative forward"
+    if request.has_tangent or _is_nested():
+        return "torch's kernels carry no derivative forward, and have no second one"
     return None
 
 
@@ -48,16 +49,18 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
         allowed = request.masking.dense(q.device)
     rows = None
     if allowed is not None:
+        if not request.masking.only_causal:
+            k, v = _without_unseen(request, allowed)
         rows = allowed.any(-1, keepdim=True)  # (B|1, H|1, Lq, 1): queries that see anything
         allowed = allowed | ~rows  # the others attend everywhere, finitely, and are zeroed below
     addend: Tensor | None = allowed
     if request.bias is not None:
         if request.bias.needs_query:
-            addend = request.bias.dense(q, k_len=k.shape[-2], scale=request.scale).to(q.dtype)
+            addend = rounded(request.bias.dense(q, k_len=k.shape[-2], scale=request.scale), q.dtype)
         else:
-            addend = request.bias.dense_once(q.dtype)
+            addend = request.bias.addend(q.dtype)
         if allowed is not None:
-            addend = addend.masked_fill(~allowed, torch.finfo(addend.dtype).min)
+            addend = addend.masked_fill(~allowed, -torch.inf)  # not a low number, which a bias may have too
     if addend is not None:
         addend = addend.expand(q.shape[0], q.shape[1], -1, -1)
     if addend is None:
@@ -66,6 +69,19 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
         q, k, v, addend, request.dropout, scale=request.scale, enable_gqa=request.groups > 1
     )
     return output if rows is None else output.masked_fill(~rows, 0.0)
+
+
+def _is_nested() -> bool:
+    """Whether one transform of torch.func is within another: an outer one's tangents cannot be seen."""
+    return is_transformed() and (torch._C._functorch.maybe_current_level() or 0) > 1
+
+
+def _without_unseen(request: Request, allowed: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values with zeros where no query may look: torch adds a mask to scores, and NaN would stay NaN."""
+    seen = allowed.any(-2)  # (B|1, H|1, Lk)
+    if seen.shape[1] > 1 and request.groups > 1:
+        seen = seen.view(seen.shape[0], -1, request.groups, seen.shape[2]).any(2)
+    return request.k.masked_fill(~seen[..., None], 0.0), request.v.masked_fill(~seen[..., None], 0.0)
 
 
 def _plain(request: Request, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
@@ -142,7 +158,7 @@ def _flipped(request: Request) -> Tensor:
     values = request.bias.values.detach().to(q.dtype)
     if request.masking.causal:
         future = torch.arange(-(q_len - 1), k_len, device=q.device) > k_len - q_len
-        values = values.masked_fill(future, torch.finfo(q.dtype).min)
+        values = values.masked_fill(future, -torch.inf)
     values = values.contiguous()
     strides = values.stride()
     view = values.as_strided((*values.shape[:2], q_len, k_len), (strides[0], strides[1], 1, 1))

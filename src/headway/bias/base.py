@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self, cast
 
@@ -147,6 +148,28 @@ class Bias(Structured):
             with torch.inference_mode(False), torch.no_grad():
                 kept[dtype] = self.dense().to(dtype).contiguous()
         return kept[dtype]
+
+    def addend(self, dtype: torch.dtype) -> Tensor:
+        """What scores may have added in place of `dense()` where that must be in `dtype`: see `rounded`."""
+        tensors = [tensor for term in self.terms for tensor in term.tensors.values() if tensor.is_floating_point()]
+        own = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors), dtype)
+        if own == dtype:
+            return self.dense_once(dtype)
+        kept: dict[tuple[str, torch.dtype], Tensor] | None = getattr(self, "_kept", None)
+        if kept is None:
+            return rounded(self.dense_once(own), dtype)
+        if ("addend", dtype) not in kept:
+            with torch.inference_mode(False), torch.no_grad():
+                kept["addend", dtype] = rounded(self.dense_once(own), dtype)
+        return kept["addend", dtype]
+
+
+def rounded(matrix: Tensor, dtype: torch.dtype) -> Tensor:
+    """A matrix to be added to scores, in `dtype`. Before it is rounded to fewer digits, each row loses its largest
+    number, which changes no weight and would take digits from all others; and what is then too low stays finite."""
+    if torch.finfo(matrix.dtype).eps >= torch.finfo(dtype).eps:
+        return matrix.to(dtype)
+    return (matrix - matrix.detach().amax(-1, keepdim=True)).clamp(min=torch.finfo(dtype).min).to(dtype)
 
 
 class ValueBias(Structured):

@@ -59,7 +59,7 @@ def compare(
     tokens = mask.sum(1, keepdim=True)
     losses: tuple[float | None, float | None] = (None, None)
     if predicts_words(original):
-        inputs, labels = masked(rows, tokenizer, seed)
+        inputs, labels = masked(rows, tokenizer, seed, mask)
         losses = masked_loss(original, inputs, labels, mask), masked_loss(converted, inputs, labels, mask)
     return Closeness(
         relative_error=float((after - before).norm() / before.norm()),

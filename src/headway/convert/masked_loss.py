@@ -22,14 +22,21 @@ def predicts_words(model: Any) -> bool:
     return type(model).__name__.endswith("ForMaskedLM")
 
 
-def masked(rows: Tensor, tokenizer: Any, seed: int) -> tuple[Tensor, Tensor]:  # (N, L): inputs and labels
-    """Rows with words masked, at least one in each, and the words at these places, -100 elsewhere."""
+def masked(
+    rows: Tensor, tokenizer: Any, seed: int, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:  # (N, L), all: inputs and labels
+    """Rows with words masked, at least one in each, and the words at these places, -100 elsewhere.
+
+    Of padding, where `mask` is 0, nothing is masked, whichever token fills it.
+    """
     if tokenizer.mask_token_id is None:
         raise ValueError(
             "tokenizer: expected one with a mask token, got none. Loss on masked words cannot be measured."
         )
     draw = torch.rand(rows.shape, generator=torch.Generator().manual_seed(seed))
     special = torch.isin(rows, torch.tensor(tokenizer.all_special_ids))
+    if mask is not None:
+        special = special | (mask == 0)
     draw = draw.masked_fill(special, 2.0)
     chosen = (draw < MASKED) | ((draw == draw.min(1, keepdim=True).values) & ~special)
     return rows.masked_fill(chosen, tokenizer.mask_token_id), rows.masked_fill(~chosen, IGNORED)

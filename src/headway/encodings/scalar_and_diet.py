@@ -136,6 +136,7 @@ class DietRel(PositionEncoding):
         if beyond not in ("clip", "raise"):
             raise ValueError(f"beyond: expected clip or raise, got {beyond!r}.")
         self.beyond = beyond
+        self.extends = beyond == "clip"  # type: ignore[misc]  # here of the instance
         self.init_std = init_std
         self.values = nn.Parameter(torch.empty(self.layer_sets, self.head_sets, 2 * dims.max_length - 1))
         self.reset_parameters()

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import headway as hw
 from headway.attention import BACKENDS, native
@@ -175,14 +176,44 @@ def test_other_derivatives_than_the_backward_pass_take_the_oracle():
 
 def test_the_gradient_of_a_gradient_says_who_has_it():
     leaf = torch.randn(1, H, 9, requires_grad=True)
-    for backend in ("matrix", "eager"):
-        output = hw.attention(*qkv(5), hw.Toeplitz(leaf), backend=backend)
-        (first,) = torch.autograd.grad(output.square().sum(), leaf, create_graph=True)
-        if backend == "eager":
-            assert torch.autograd.grad(first.sum(), leaf)[0].abs().sum() > 0
-        else:
-            with pytest.raises(RuntimeError, match="once_differentiable"):
-                first.sum().backward()
+    output = hw.attention(*qkv(5), hw.Toeplitz(leaf), backend="eager")
+    (first,) = torch.autograd.grad(output.square().sum(), leaf, create_graph=True)
+    assert torch.autograd.grad(first.sum(), leaf)[0].abs().sum() > 0
+    # Of a sum the gradient that comes in is a constant, so that nothing but the operator could notice.
+    output = hw.attention(*qkv(5), hw.Toeplitz(leaf), backend="matrix").sum()
+    with pytest.raises(NotImplementedError, match=r"matrix backend has no second derivative\. Use backend='eager'"):
+        torch.autograd.grad(output, leaf, create_graph=True)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # of torch itself
+@pytest.mark.parametrize("length", [5, 200])
+def test_other_kinds_of_derivative_go_to_the_formula(length):
+    """Operators of our own would lose a tangent in silence, and have no rule for vmap."""
+    q, k, v = qkv(length)
+    left, right = learned(1, H, length, 2), learned(1, H, length, 2)
+
+    def total(left, backend="auto"):
+        return hw.attention(q, k, v, hw.LowRank(left, right), backend=backend).square().sum()
+
+    left, right = left.detach(), right.detach()
+    change = torch.randn_like(left)
+    want = torch.func.jvp(lambda x: total(x, "eager"), (left,), (change,))[1]
+    assert want.abs() > 1e-3
+    torch.testing.assert_close(torch.func.jvp(total, (left,), (change,))[1], want)
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(total(forward_ad.make_dual(left, change))).tangent
+    torch.testing.assert_close(found, want)
+    both = torch.stack([left, change])
+    torch.testing.assert_close(torch.func.vmap(total)(both), torch.stack([total(left), total(change)]))
+    torch.testing.assert_close((torch.func.grad(total)(left) * change).sum(), want)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # of torch itself
+def test_second_derivatives_without_a_bias_by_transforms():
+    q, k, v = (t.double() for t in qkv(3))
+    hessian = torch.func.hessian(lambda x: hw.attention(x, k, v).square().sum())(q)
+    want = torch.func.hessian(lambda x: hw.attention(x, k, v, backend="eager").square().sum())(q)
+    torch.testing.assert_close(hessian, want)
 
 
 def test_short_is_a_matter_of_both_lengths(monkeypatch):

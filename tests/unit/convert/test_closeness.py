@@ -121,3 +121,12 @@ def test_loss_by_length_says_what_it_needs(tiny, tokenizer, texts):
         loss_by_length(model, tokenizer, texts, [400])
     with pytest.raises(ValueError, match="lengths: expected one or more"):
         loss_by_length(model, tokenizer, texts, [])
+
+
+def test_padding_is_no_word_whatever_fills_it(tokenizer):
+    rows = torch.full((4, 20), 9)
+    mask = (torch.arange(20) < torch.tensor([20, 12, 5, 3])[:, None]).long()
+    for seed in range(20):
+        inputs, labels = masked(rows, tokenizer, seed, mask)
+        assert not ((labels != -100) & (mask == 0)).any() and (labels != -100).any(1).all()
+        assert torch.equal(inputs[mask == 0], rows[mask == 0])

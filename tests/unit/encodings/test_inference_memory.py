@@ -11,6 +11,7 @@ import torch
 from torch.testing import assert_close
 
 from headway.encodings import ENCODINGS
+from headway.encodings.base import Dimensions
 
 SIZES = {"num_layers": 2, "num_heads": 2, "head_dim": 4, "max_length": 16}
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}  # with gradients torch may multiply the same matrices in another order
@@ -211,3 +212,24 @@ def test_per_head_segments_see_each_batch(build, name):
                 expected = enc.bias(0, 5, 5, segments=ids).dense().detach()
             assert_close(got, expected, **CLOSE)
             assert (got - enc.bias(0, 5, 5, segments=other.flip(1)).dense()).abs().max().item() > 1e-3
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # of torch itself
+@pytest.mark.parametrize("name", ["diet-rel", "tisa", "diet-abs"])
+def test_derivatives_by_transforms_are_those_of_the_parameters(name):
+    """A kept copy has none; and what stands for many biases is not kept."""
+    enc = ENCODINGS[name](Dimensions(**SIZES)).double()
+    parameters = {key: torch.randn_like(value) for key, value in enc.named_parameters()}
+    change = {key: torch.randn_like(value) for key, value in parameters.items()}
+
+    def total(given):
+        return torch.func.functional_call(enc, given, (), strict=True)
+
+    enc.forward = lambda: enc.bias(0, 5, 5).dense().square().sum()
+    want = torch.func.jvp(total, (parameters,), (change,))[1]
+    with torch.no_grad():
+        total(parameters)
+        assert_close(torch.func.jvp(total, (parameters,), (change,))[1], want, **CLOSE)
+        stacked = {key: torch.stack([value, change[key]]) for key, value in parameters.items()}
+        assert_close(torch.func.vmap(total)(stacked), torch.stack([total(parameters), total(change)]), **CLOSE)
+        assert_close(total(parameters), total({**parameters}), **CLOSE)

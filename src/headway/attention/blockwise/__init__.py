@@ -21,6 +21,8 @@ def why_not(request: Request) -> str | None:
     """Reason this backend cannot run the call, or None."""
     if request.q.device.type != "cpu":
         return f"its loops pay on the CPU only, and q is on {request.q.device.type}"
+    if request.has_tangent or request.is_transformed:
+        return "it knows the backward pass alone, and another kind of derivative is asked for"
     for part, known in ((request.bias, {*SCORE_TERMS, "SegmentTable"}), (request.value_bias, VALUE_TERMS)):
         for term in () if part is None else part.terms:
             if type(term).__name__ not in known:

@@ -44,6 +44,8 @@ def why_not(request: Request) -> str | None:
         return f"it has no kernel for {q.dtype}"
     if max(q.shape[-1], request.v.shape[-1]) > 256:
         return f"it has kernels for head widths up to 256, and got {max(q.shape[-1], request.v.shape[-1])}"
+    if request.has_tangent or request.is_transformed:
+        return "it knows the backward pass alone, and another kind of derivative is asked for"
     for term in () if request.bias is None else request.bias.terms:
         if not isinstance(term, Toeplitz | LowRank | SegmentTable | RelativeKeys):
             return f"it has no kernel for {type(term).__name__}"

@@ -53,6 +53,11 @@ class _Smoothed(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         logits, labels = ctx.saved_tensors
         smoothing = ctx.smoothing
+        if torch.is_grad_enabled():  # by create_graph: nothing in place, so that there is a second derivative
+            weight = ((labels != IGNORED) * grads[0])[:, None]
+            p = logits.softmax(-1, dtype=weight.dtype)
+            right = F.one_hot(labels.clamp(min=0), logits.shape[-1])
+            return (weight * (p - (1 - smoothing) * right - smoothing / logits.shape[-1])).to(logits.dtype), None, None
         grad = torch.empty_like(logits)
         for part, y, out in zip(*_chunks(logits, labels, grad), strict=True):
             weight = ((y != IGNORED) * grads[0])[:, None]

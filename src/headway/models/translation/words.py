@@ -11,7 +11,6 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 # Scores that one product makes: enough rows that reading the weights is not what takes the time (by trial, on two
 # cores). And scores that are worked on at a time: 1 MiB in float32, which stays in a core's cache.
@@ -35,8 +34,8 @@ class _Reading(torch.autograd.Function):
         return (*(F.embedding(some, weight) for some in ids), weight.view_as(weight))
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        _check_first()
         weight, *ids = ctx.saved_tensors
         total = torch.zeros_like(weight) if grads[-1] is None else grads[-1]
         for some, grad in zip(ids, grads, strict=False):
@@ -68,8 +67,8 @@ class _Loss(torch.autograd.Function):
         return loss
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        _check_first()
         made, ctx.grads = ctx.grads, None
         if made is None:  # a second backward pass
             x, words, labels = ctx.saved_tensors
@@ -77,6 +76,15 @@ class _Loss(torch.autograd.Function):
             _, made = _worked_out(x, words, labels, smoothing, count, True)
         grad_x, grad_words = made if grads[0] == 1 else (part * grads[0] for part in made)
         return grad_x, grad_words, None, None, None, None
+
+
+def _check_first() -> None:
+    """torch's once_differentiable would not reach all inputs: a second derivative would be lost in silence."""
+    if torch.is_grad_enabled():  # by create_graph
+        raise NotImplementedError(
+            "loss: expected one derivative, because gradients are made with the loss, got create_graph=True. Take the "
+            "second one of the whole output: loss_only=False."
+        )
 
 
 def _worked_out(

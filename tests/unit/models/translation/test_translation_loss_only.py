@@ -127,3 +127,26 @@ def test_states_are_padded_again():
 def test_a_loss_wants_labels():
     with pytest.raises(ValueError, match="labels: expected them with loss_only"):
         model_of()(**{**batch(), "labels": None}, decoder_input_ids=torch.ones(5, 6, dtype=torch.long), loss_only=True)
+
+
+def test_a_second_derivative_is_that_of_all_scores_or_refused():
+    """A gradient penalty: by the plain formula, whose weights are asked for, and never silently of less."""
+    model, inputs = model_of("sinusoidal"), batch()
+    own = list(model.parameters())
+
+    def penalised(**choices):
+        loss = model(**inputs, output_attentions=True, **choices).loss
+        grads = torch.autograd.grad(loss, own, create_graph=True, allow_unused=True)
+        penalty = sum(grad.square().sum() for grad in grads if grad is not None)
+        return torch.autograd.grad(penalty, own, allow_unused=True), penalty
+
+    found, penalty = penalised()
+    change = [torch.randn_like(parameter) for parameter in own]
+    with torch.no_grad():
+        for parameter, step in zip(own, change, strict=True):
+            parameter.add_(1e-5 * step)
+    moved = penalised()[1]
+    slope = sum((grad * step).sum() for grad, step in zip(found, change, strict=True) if grad is not None)
+    assert (moved - penalty).item() / 1e-5 == pytest.approx(slope.item(), rel=1e-2)
+    with pytest.raises(NotImplementedError, match=r"expected one derivative.*loss_only=False"):
+        penalised(loss_only=True)
