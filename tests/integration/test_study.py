@@ -195,6 +195,7 @@ def test_killed_at_any_moment_it_ends_the_same(root, done, tmp_path):
         (["cost", "--rows", "diet"], "rows: expected some of "),
         (["cost", "--rows", "diet", "--dry-run"], "rows: expected some of "),
         (["cost", "--jobs", "0"], "jobs: expected at least 1, got 0"),
+        (["cost", "--jobs", "0", "--dry-run"], "jobs: expected at least 1, got 0"),
     ],
 )
 def test_bad_arguments_are_named(tmp_path, arguments, message):

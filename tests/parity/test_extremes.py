@@ -92,3 +92,18 @@ def test_scores_beyond_float16_are_those_of_their_scaled_queries():
     output = hw.attention(q, k, v, backend="eager")
     assert output.isfinite().all()
     torch.testing.assert_close(output, hw.attention(q, k, v, backend="matrix"), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("length", [L, 200])
+def test_a_scale_of_zero_leaves_the_bias_alone(length, backend):
+    """Attention by position alone; whatever was in memory before is no score."""
+    q, k, v = qkv(length)
+    values = torch.randn(1, H, 2 * length - 1, requires_grad=True)
+    for _ in range(3):
+        hw.attention(10 * q, 10 * k, v, hw.Toeplitz(values), backend=backend)
+        got = hw.attention(q, k, v, hw.Toeplitz(values), scale=0.0, backend=backend)
+        want = hw.Toeplitz(values).bind(length, length).dense().softmax(-1) @ v
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+        grads = [torch.autograd.grad(each.square().sum(), values)[0] for each in (got, want)]
+        torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)

@@ -73,7 +73,8 @@ def _lengths(choice: Choice) -> str:
 def _cost(choice: Choice) -> str:
     row = ":".join([choice.encoding, *(f"{name}={value}" for name, value in choice.options.items())])
     row += f":sharing={choice.sharing}" if choice.sharing is not None else ""
-    return f"headway cost --model bert-base --encodings learned,{row} --out results/cost/NAME_DATE.json"
+    rows = ",".join(dict.fromkeys(["learned", row]))
+    return f"headway cost --model bert-base --encodings {rows} --out results/cost/NAME_DATE.json"
 
 
 def _count(choice: Choice) -> str:

@@ -77,6 +77,8 @@ def study(
         elsewhere = dry_run and not cpu and not gpus and found.size != "quick"
         asked = Study(found, folder, store=_path(store), kept=_path(kept), gpu=bool(gpus) or elsewhere)
         slots = jobs if jobs is not None else (len(gpus) or int(elsewhere)) * jobs_per_gpu or cores()
+        if slots < 1:
+            raise ValueError(f"jobs: expected at least 1, got {slots}.")
         if dry_run:
             typer.echo("\n".join(asked.outline(slots, rows or ())))
             if elsewhere:

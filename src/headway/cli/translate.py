@@ -214,6 +214,8 @@ def decode(
         if not sample and (temperature, top_k, top_p, seed) != (1.0, None, None, None):
             raise ValueError("temperature, top_k, top_p, seed: expected --sample beside them, got a search without it.")
         if jobs is not None:
+            if jobs < 1:
+                raise ValueError(f"jobs: expected at least 1, got {jobs}.")
             torch.set_num_threads(jobs)
         translator = Translator.load(model, device="cpu" if cpu else None, limit=limit, tokens=tokens)
         decoding: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty, "n_best": n_best}

@@ -135,6 +135,14 @@ def parts_of(built: Encoding) -> list[Encoding]:
     return [cast(Encoding, part) for part in built.parts] if isinstance(built, Together) else [built]
 
 
+OTHER_NAMES = {  # as encodings and other libraries call them
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "max_length": "max_position_embeddings",
+    "embed_dim": "hidden_size",
+}
+
+
 def _check_names(names: Iterable[str], known: list[str]) -> None:
     """transformers keeps any name it does not know; one that was meant to be another must not be lost that way."""
     options = {option for kind in ENCODINGS.values() for option in option_names(kind)}
@@ -142,8 +150,18 @@ def _check_names(names: Iterable[str], known: list[str]) -> None:
         if name in options:
             raise ValueError(f"{name}: it is an option of the encoding. Pass encoding_options={{{name!r}: ...}}.")
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-        if near:
-            raise ValueError(f"{name}: no such setting. Did you mean {near[0]!r}?")
+        meant = OTHER_NAMES.get(name, near[0] if near else None)
+        if meant in known:
+            raise ValueError(f"{name}: no such setting. Did you mean {meant!r}?")
+
+
+def check_settings(kind: type[PreTrainedConfig], names: Iterable[str]) -> None:
+    """Raise where a configuration of ours would keep a name and do nothing with it."""
+    known = [field.name for field in fields(kind)]
+    unknown = [name for name in names if not (name in known or hasattr(kind, name) or name == "attn_implementation")]
+    _check_names(unknown, known)
+    if unknown:
+        raise ValueError(f"{unknown[0]}: no such setting. Expected some of {', '.join(known)}.")
 
 
 def _check_linformer(parts: list[Encoding]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.models.config import EncoderConfig
+from headway.models.config import EncoderConfig, check_settings
 
 PRESETS: dict[str, dict[str, Any]] = {
     "bert-base": {  # Devlin et al. (2019), Sec. 3
@@ -38,4 +38,5 @@ def preset(name: str, **overrides: Any) -> EncoderConfig:
     """
     if name not in PRESETS:
         raise ValueError(f"preset: expected one of {', '.join(PRESETS)}, got {name!r}.")
+    check_settings(EncoderConfig, overrides)
     return EncoderConfig(**{**PRESETS[name], **overrides})

@@ -3,7 +3,7 @@
 import pytest
 
 from headway.encodings import DietAbs, DietRel, Learned, SegmentInput, SegmentPerHead, Tisa
-from headway.models import PRESETS, EncoderConfig, preset
+from headway.models import PRESETS, EncoderConfig, preset, translation_preset
 
 
 def test_presets_are_the_papers():
@@ -100,3 +100,18 @@ def test_rows_for_projected_keys_only_fit_those():
         built.bias(0, 9, 9)
     with pytest.raises(ValueError, match="key_length: expected None"):
         DietAbs(built.dims, key_length=0)
+
+
+@pytest.mark.parametrize("make", [preset, translation_preset])
+def test_settings_that_would_do_nothing_are_refused(make):
+    for name, meant in (("num_heads", "num_attention_heads"), ("max_length", "max_position_embeddings")):
+        with pytest.raises(ValueError, match=f"{name}: no such setting. Did you mean '{meant}'"):
+            make("tiny", **{name: 4})
+    with pytest.raises(ValueError, match=r"hidden_act: no such setting\. Expected some of .*hidden_size"):
+        make("tiny", hidden_act="relu")
+    assert make("tiny", vocab_size=50, output_hidden_states=True).output_hidden_states
+
+
+def test_a_configuration_knows_what_encodings_call_its_sizes():
+    with pytest.raises(ValueError, match=r"num_layers: no such setting\. Did you mean 'num_hidden_layers'"):
+        EncoderConfig(num_layers=3)

@@ -189,7 +189,10 @@ class _Work:
             self._scratch = self.q.new_empty(size)
         s = self._scratch[:size].view(*q_tile.shape[:3], block.columns)
         flat = _flat(s)
-        torch.baddbmm(flat, _flat(q_tile), self.keys(self.k, block).mT, beta=0, alpha=self.scale, out=flat)
+        if self.scale == 0:  # for which torch leaves the memory as it is
+            flat.zero_()
+        else:
+            torch.baddbmm(flat, _flat(q_tile), self.keys(self.k, block).mT, beta=0, alpha=self.scale, out=flat)
         for term in self.score_terms:
             s += term.load(q_tile, block)
         if not masking.empty:

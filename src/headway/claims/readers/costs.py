@@ -37,7 +37,7 @@ def _rounds(
             block=f"{row['model']}, n = {row['length']}",
             group=path.name,
             size=_date(path),
-            scale=f"{environment.get('gpu') or environment.get('processor')}, torch {environment['torch']}",
+            scale=f"{environment.get('gpu') or environment.get('processor') or 'a CPU'}, torch {environment['torch']}",
             source=str(path),
         )
 

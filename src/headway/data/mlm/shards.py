@@ -52,9 +52,11 @@ class Shards:
             check_files(self.folder, shard, verify=verify)
         used = [shard for shard in self.index["shards"] if shard["rows"].get(split)]
         if not used:
+            count = sum(shard["documents"] for shard in self.index["shards"])
             raise ValueError(
-                f"split: expected rows for {split!r} in {self.folder}, got none. "
-                f"Build them with a larger validation= share, or from more text."
+                f"split: expected rows for {split!r} in {self.folder}, got none: whole documents are held out, and "
+                f"there {'is 1' if count == 1 else f'are {count}'}. Build them from more; in a text file a blank line "
+                f"stands between two."
             )
         self._tokens = [self._map(shard, "tokens") for shard in used]
         self._starts = [self._map(shard, "starts") for shard in used]

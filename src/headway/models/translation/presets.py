@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from headway.models.config import check_settings
 from headway.models.translation.config import TranslationConfig
 
 TRANSLATION_PRESETS: dict[str, dict[str, Any]] = {
@@ -57,4 +58,5 @@ def translation_preset(name: str, **overrides: Any) -> TranslationConfig:
     """
     if name not in TRANSLATION_PRESETS:
         raise ValueError(f"preset: expected one of {', '.join(TRANSLATION_PRESETS)}, got {name!r}.")
+    check_settings(TranslationConfig, overrides)
     return TranslationConfig(**{**TRANSLATION_PRESETS[name], **overrides})
