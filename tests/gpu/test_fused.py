@@ -50,6 +50,24 @@ def test_one_tile_of_every_size(one_tile, kind, length):
     check(kind, torch.bfloat16, 40, 12, 1, length, length, 64)
 
 
+@pytest.mark.parametrize(("q_len", "k_len", "rank"), [(64, 64, 64), (130, 70, 5), (33, 128, 100)])
+@pytest.mark.parametrize("parts", ["toeplitz", "low rank", "both"])
+def test_tables_of_a_matrix(parts, q_len, k_len, rank):
+    """One kernel makes what the formulas make."""
+    from headway.attention.triton.matrices import matrix_tables
+    from headway.attention.triton.tables import bias_matrix, in_fragments
+
+    values = None if parts == "low rank" else draw(1, 3, q_len + k_len - 1).float()
+    left = None if parts == "toeplitz" else 0.3 * draw(1, 3, q_len, rank).float()
+    right = None if parts == "toeplitz" else 0.3 * draw(1, 1, rank, k_len).float().mT  # strided
+    right_now = bias_matrix(values, left, right, k_len, half=True)
+    plain, rows, columns = matrix_tables(values, left, right, q_len, k_len, True, True, True)
+    torch.testing.assert_close(plain, right_now, rtol=2e-3, atol=2e-3)
+    assert torch.equal(rows, in_fragments(plain)) and torch.equal(columns, in_fragments(plain.mT))
+    (alone,) = matrix_tables(values, left, right, q_len, k_len, False, False, True)
+    assert torch.equal(alone, columns)
+
+
 @pytest.mark.parametrize("masking", ["causal", "lengths", "mask", "documents", "all"])
 @pytest.mark.parametrize("kind", ["toeplitz", "sum", "everything"])
 def test_every_mask(kind, masking):

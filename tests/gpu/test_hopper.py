@@ -66,6 +66,45 @@ def test_width_64_where_scores_rise_along_the_keys(rise, dtype, kind, wanted):
         assert (found.double() - right).norm() <= allowed
 
 
+TILE_KINDS = ["none", "toeplitz", "low rank", "toeplitz and low rank", "clipped"]
+
+
+@pytest.mark.parametrize("masking", ["nothing", "causal", "lengths"])
+@pytest.mark.parametrize(
+    ("batch", "q_len", "k_len"), [(3, 64, 64), (40, 128, 128), (90, 128, 128), (5, 16, 16), (5, 33, 101), (5, 128, 20)]
+)
+@pytest.mark.parametrize("kind", TILE_KINDS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_width_64_of_one_tile(one_tile, dtype, kind, batch, q_len, k_len, masking):
+    """All queries and keys in one block, which goes over several sequences."""
+    check(kind, dtype, batch, 4, 2, q_len, k_len, 64, **masks(batch, q_len, k_len)[masking])
+
+
+@pytest.mark.parametrize("length", [50, 128])
+@pytest.mark.parametrize("kind", TILE_KINDS)
+def test_width_64_of_one_tile_with_dropout_is_as_in_the_other_kernels(one_tile, kind, length, monkeypatch):
+    from headway.attention.triton import hopper
+
+    make, parameters = made(kind, 90, 4, length, length, 64)
+    inputs, upstream = [draw(90, 4, length, 64) for _ in range(3)], draw(90, 4, length, 64)
+    found = []
+    for takes in (hopper.takes, lambda *_: False):
+        monkeypatch.setattr(hopper, "takes", takes)
+        torch.manual_seed(3)
+        found.append(outcome("triton", torch.bfloat16, make, parameters, inputs, upstream, dropout=0.3))
+    for ours, others in zip(*found, strict=True):
+        assert (ours.double() - others.double()).norm() <= 0.01 * others.double().norm()
+
+
+def test_width_64_of_one_tile_gives_the_same_bits_in_ten_runs(one_tile):
+    make, parameters = made("toeplitz and low rank", 300, 2, 128, 128, 64)
+    inputs, upstream = [draw(300, 2, 128, 64) for _ in range(3)], draw(300, 2, 128, 64)
+    runs = [outcome("triton", torch.bfloat16, make, parameters, inputs, upstream) for _ in range(10)]
+    for run in runs[1:]:
+        for one, other in zip(runs[0], run, strict=True):
+            assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("length", [300, 2500])
 @pytest.mark.parametrize("kind", ["toeplitz", "clipped and two segments", "relative, reach 16"])
 def test_width_64_gives_the_same_bits_in_ten_runs(kind, length):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,21 +86,32 @@ class Bench:
         self.optimizer: AdamW | None = None
         self.steps, self.first_loss = 0, math.inf  # of training
 
-    def prepare(self) -> Prepared:
-        """Compile, warm up, find the peaks of memory, and check."""
+    def prepare(self, alone: AbstractContextManager[Any] | None = None) -> Prepared:
+        """Compile, warm up, find the peaks of memory, and check.
+
+        Args:
+            alone: entered wherever the GPU is used while other rows get ready, but for what the compiler's first step
+                runs between choices.
+        """
+        alone = nullcontext() if alone is None else alone
+        if self.gpu and self.config.compile:
+            _choose_kernels(alone)
         peaks: dict[str, int | None] = {}
         for mode in ("inference", "training"):  # inference first, while there are no gradients and no optimizer
             if mode not in self.config.modes:
                 continue
             step = self.step(mode)
             step()
-            self.peak.reset()
-            step()
+            with alone:
+                self.peak.reset()
+                step()
+                self._wait()
             self._count(mode, 2)
             peaks[mode] = self.peak.read()
         inference = (lambda: self.inference()[:CHECKED]) if "inference" in peaks else None
-        errors = parity(self.model, *self.checked, inference, self._precision)
-        self._give_back()
+        with alone:
+            errors = parity(self.model, *self.checked, inference, self._precision)
+            self._give_back()
         flops = self._flops()
         return Prepared(
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
@@ -204,6 +217,20 @@ class Bench:
         """Memory that is not in use, so that the other rows find some."""
         if self.gpu:
             torch.cuda.empty_cache()
+
+
+def _choose_kernels(alone: AbstractContextManager[Any]) -> None:
+    """Let torch's compiler choose between variants of a kernel, which it times when it first runs, only `alone`."""
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+    timed = CachingAutotuner.benchmark_all_configs
+
+    @functools.wraps(timed)
+    def timed_alone(*args: Any, **kwargs: Any) -> Any:
+        with alone:
+            return timed(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    CachingAutotuner.benchmark_all_configs = timed_alone  # type: ignore[method-assign]
 
 
 class Loss(nn.Module):

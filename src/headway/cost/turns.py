@@ -1,20 +1,24 @@
 """Rows in processes of their own, which get ready side by side and then take turns.
 
 So a row's memory is its own, torch compiles several at once, and one that breaks, by whatever, takes no other with it.
-While one is timed, the others wait for a message.
+While one is timed, the others wait for a message. While torch's compiler times variants of a kernel in one of them, the
+others keep off the GPU: a variant that was chosen beside other work may be the slow one, for that row alone.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 
 from headway.cost.bench import Bench, Case, Prepared, Turn
 
@@ -35,13 +39,14 @@ class Player:
         self.problem: str | None = None
         self.process: Any = None
 
-    def start(self) -> None:
+    def start(self, alone: Path) -> None:
+        """Get ready in a process; `alone` is the file that is locked by whoever must have the GPU for itself."""
         method = start_method(self.case.config.device)
         context: Any = multiprocessing.get_context(method)
         if method == "forkserver":
             context.set_forkserver_preload([__name__])  # torch and transformers are loaded once for all rows
         self.connection, theirs = context.Pipe()
-        process = context.Process(target=_play, args=(self.case, theirs))
+        process = context.Process(target=_play, args=(self.case, alone, theirs))
         process.start()
         self.process = process
         theirs.close()  # so that the end of the process is the end of the connection
@@ -99,7 +104,8 @@ def players(
     """All cases, ready or with a problem; their processes end with the block."""
     everybody = [Player(case) for case in cases]
     try:
-        _prepare(everybody, together, deadline, tell)
+        with tempfile.TemporaryDirectory(prefix="headway-cost-") as folder:
+            _prepare(everybody, together, Path(folder) / "alone", deadline, tell)
         yield everybody
     finally:
         for player in everybody:
@@ -108,12 +114,14 @@ def players(
             player.stop()
 
 
-def _prepare(everybody: Sequence[Player], together: int, deadline: float | None, tell: Callable[[str], None]) -> None:
+def _prepare(
+    everybody: Sequence[Player], together: int, alone: Path, deadline: float | None, tell: Callable[[str], None]
+) -> None:
     left, busy = list(everybody), dict[Any, Player]()
     while left or busy:
         while left and len(busy) < together:
             player = left.pop(0)
-            player.start()
+            player.start(alone)
             busy[player.connection] = player
         tell(f"getting ready: {', '.join(player.case.row for player in busy.values())}")
         done = wait(list(busy), _until(deadline))
@@ -139,11 +147,11 @@ def start_method(device: str) -> str:
     return "forkserver" if "forkserver" in methods and torch.device(device).type == "cpu" else "spawn"
 
 
-def _play(case: Case, connection: Connection) -> None:
+def _play(case: Case, alone: Path, connection: Connection) -> None:
     """What a row's process does: answers, or a text that says why there is none."""
     try:
         bench = Bench(case)
-        connection.send(bench.prepare())
+        connection.send(bench.prepare(FileLock(alone)))
         while (order := connection.recv()) is not None:
             connection.send(bench.turn(*order))
     except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):

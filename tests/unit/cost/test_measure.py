@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 import headway.models.layers as layers
 from headway.attention.call import attention
 from headway.cost import CostConfig, measure, turns
-from headway.cost.bench import Bench, Case, Prepared, Turn
+from headway.cost.bench import Bench, Case, Prepared, Turn, _choose_kernels
 
 SMALL = {"models": ("tiny",), "batch": 2, "device": "cpu", "rounds": 2}
 fork = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 warns where threads are
@@ -82,7 +83,7 @@ class Pretended:
         if case.row == "alibi":
             time.sleep(60)
 
-    def prepare(self):
+    def prepare(self, alone):
         wrong = self.case.row == "rope"
         return Prepared(
             parameters=1,
@@ -170,6 +171,28 @@ def test_a_row_that_is_late_does_nothing_while_others_are_timed(monkeypatch):
 def test_a_row_that_nobody_waits_for_any_longer_ends_quietly(monkeypatch, capfd):
     ours, theirs = multiprocessing.Pipe()
     ours.close()
-    monkeypatch.setattr(turns, "Bench", lambda case: SimpleNamespace(prepare=lambda: "ready"))
-    turns._play(None, theirs)
+    monkeypatch.setattr(turns, "Bench", lambda case: SimpleNamespace(prepare=lambda alone: "ready"))
+    turns._play(None, Path("alone"), theirs)
     assert capfd.readouterr() == ("", "")
+
+
+def test_the_compiler_times_variants_of_a_kernel_alone(monkeypatch):
+    """And whatever else uses the GPU while other rows get ready is alone, too."""
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+    told = []
+
+    class Alone:
+        def __enter__(self):
+            told.append("alone")
+
+        def __exit__(self, *_):
+            told.append("with others")
+
+    monkeypatch.setattr(CachingAutotuner, "benchmark_all_configs", lambda tuner, *given: told.append(given) or given)
+    _choose_kernels(Alone())
+    assert CachingAutotuner.benchmark_all_configs(None, 1, 2) == (1, 2)
+    assert told == ["alone", (1, 2), "with others"]
+    told.clear()
+    bench("none", ("training", "inference")).prepare(Alone())
+    assert told == ["alone", "with others"] * 3

@@ -125,12 +125,12 @@ def _kernels(
     values, left, right = (None if part is None else part.detach() for part in parts)
     on_hopper = not relative and _hopper_masks(request) and hopper.fits(q, k, v, values, left, right)
     q_len, k_len = q.shape[2], k.shape[2]
-    learns_factors = left is not None and request.needs_grad
-    if not relative and short.fits(q, v, values, left, right) and not (on_hopper and learns_factors):
+    if not relative and short.fits(q, v, values, left, right):
         given = values is not None or left is not None
+        if on_hopper:
+            made = hopper.tile_tables(values, left, right, q_len, k_len, request.needs_grad) if given else []
+            return "one tile", "hopper tile", made[:1], made[1:]
         ahead = [bias_matrix(values, left, right, k_len, q.dtype != torch.float32)] if given else []
-        if on_hopper and left is None and parts[0] is not None and parts[0].requires_grad and request.needs_grad:
-            return "one tile", "hopper", ahead, hopper.tables(values, None, None, q_len, k_len, True)
         return "one tile", "one tile", ahead, [t.mT.contiguous() for t in ahead] if request.needs_grad else []
     if on_hopper and (left is None or hopper.few_scores(q, k)):
         tables = hopper.tables(values, left, right, q_len, k_len, request.needs_grad)

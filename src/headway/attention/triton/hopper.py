@@ -11,11 +11,13 @@ from torch import Tensor
 
 from headway.attention.triton import cuda
 from headway.attention.triton.arguments import Call
-from headway.attention.triton.tables import BLOCK, TILE, bias_matrix, in_fragments, toeplitz_table, whole_blocks
+from headway.attention.triton.matrices import matrix_tables
+from headway.attention.triton.tables import BLOCK, TILE, toeplitz_table, whole_blocks
 
 TILE_BYTES = TILE * TILE * 2
 WARPS = 8  # that compute, of a block
 BIAS_BYTES = {"nothing": 0, "table": 2 * 208 * 4, "matrix": 2 * TILE_BYTES}  # of a tile of 128 x 64
+FRAGMENTS_DIM = 6  # of a matrix in fragments; a table has three
 PROGRAMS = 3  # for each multiprocessor, of kernels that go over the batch
 MOST_SCORES = 2**24  # of all heads: a bias with a low-rank term becomes a matrix, which should stay in the L2 cache
 FEW_QUERIES = 4096  # of all sequences: errors of their weights do not average out, and exact ones cost little
@@ -90,7 +92,7 @@ class Hopper:
         self.sums = learned and call.left is None
         self.kind = "nothing"
         if self.tables:
-            self.kind = "table" if call.left is None or self.factors else "matrix"
+            self.kind = "matrix" if self.tables[0].dim() == FRAGMENTS_DIM else "table"
         self.bias_bytes = BIAS_BYTES[self.kind]
         given = {
             "-DDROPOUT": call.dropout > 0,
@@ -195,6 +197,22 @@ class Hopper:
             return sums[0].add_(sums[1])
         return sums.sum(0)
 
+    def tile(self, grad: Tensor, lse: Tensor, dq: Tensor, dk: Tensor, dv: Tensor, learned: bool) -> Tensor | None:
+        """Where scores are one tile: writes dq, dk and dv; gives the gradient of a learned bias, (H, Lq, Lk)."""
+        q, k, v = self.q, self.k, self.v
+        batch, heads, q_len, _ = q.shape
+        table, *where = self._bias()
+        chunks = max(1, min(self.call.multiprocessors // heads, batch))
+        sums = q.new_empty(chunks, heads, q_len, k.shape[2], dtype=torch.float32) if learned else None
+        if learned:
+            self.flags.append("-DLEARNED")
+        self._run(
+            "tile", (chunks * heads, 1), 3 * BLOCK, 24 * TILE_BYTES + 2 * self.bias_bytes + 2 * BLOCK * 4 + 64,
+            *(cuda.tensor_map(t) for t in (q, k, v, grad)), lse, table, self.call.lengths, dq, dk, dv, sums,
+            batch, *self._sizes(), *where, chunks,
+        )  # fmt: skip
+        return None if sums is None else sums.sum(0)
+
 
 def for_sums(q: Tensor, k_len: int, multiprocessors: int) -> tuple[tuple[int, int, int], Tensor, Tensor | None]:
     """How the backward kernel shares out sequences and keys (slots, teams, ways), room for sums of the gradient of q,
@@ -232,10 +250,18 @@ def tables(
     values: Tensor | None, left: Tensor | None, right: Tensor | None, q_len: int, k_len: int, needs_grad: bool
 ) -> list[Tensor]:
     """What the kernels read of the bias: a Toeplitz table; or a matrix in fragments, and for the backward pass those of
-    its transpose and the matrix itself; nothing of nothing. See `factor_tables` for a low-rank bias of many scores."""
+    its transpose; nothing of nothing. See `factor_tables` for a low-rank bias of many scores."""
     if left is None and values is None:
         return []
     if left is None and values is not None:
         return [toeplitz_table(values, q_len, k_len)]
-    matrix = bias_matrix(values, left, right, k_len, half=True)
-    return [in_fragments(matrix), *([in_fragments(matrix.mT), matrix] if needs_grad else [])]
+    made: list[Tensor] = matrix_tables(values, left, right, q_len, k_len, False, True, needs_grad)
+    return made
+
+
+def tile_tables(
+    values: Tensor | None, left: Tensor | None, right: Tensor | None, q_len: int, k_len: int, needs_grad: bool
+) -> list[Tensor]:
+    """Of scores that are one tile: the matrix, which the Triton kernel forward reads; backward, its fragments."""
+    made: list[Tensor] = matrix_tables(values, left, right, q_len, k_len, True, needs_grad, False)
+    return made

@@ -509,8 +509,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         u32 weights[16], packed[16];
 #ifdef SUMS
         float2 along[9];
-#pragma unroll
-        for (int m = 0; m < 9; m++) along[m] = make_float2(0.0f, 0.0f);
 #endif
         auto weigh = [&](int n) {  // the scores of a fragment of queries
             const float2 subtract = lse_of[4 * n];
@@ -587,8 +585,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
                 const float d1 = s[i + 1] * fmaf(dp[i + 1], drop.unit, -subtract.y);
 #endif
 #ifdef SUMS
-                along[r - n + 7].y += d0;
-                along[r - n + 7].x += d1;
+                const bool first = r == 0 || n == 0;  // of its diagonal
+                along[r - n + 7].y = first ? d0 : along[r - n + 7].y + d0;
+                along[r - n + 7].x = first ? d1 : along[r - n + 7].x + d1;
 #endif
 #ifdef SEGMENTS
                 const float2 of_query = ((const float2*)(numbers + OF_SEGMENTS))[4 * n + pair];

@@ -17,25 +17,6 @@ constexpr int AT_BIAS = AT_NUMBERS + (STAGES + 1) * NUMBERS_BYTES;  // (column t
 constexpr int AT_BARRIERS = AT_BIAS + 2 * BIAS_BYTES;
 enum Barriers { IN = 0, OUT = STAGES, BIAS_IN = 2 * STAGES };
 
-// d (64 x 128) = a (64 x 64) b^T (64 x 128), both in shared memory.
-#define NUMBERS64                                                                                                  \
-    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                      \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                             \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                             \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
-#define ALL64(how, d)                                                                                              \
-    ALL32(how, d), FOUR(how, d, 32), FOUR(how, d, 36), FOUR(how, d, 40), FOUR(how, d, 44), FOUR(how, d, 48),       \
-        FOUR(how, d, 52), FOUR(how, d, 56), FOUR(how, d, 60)
-#define WIDE(first)                                                                                                \
-    "{\n.reg .b64 a, b;\nmov.b64 a, {%64, 0x40000040};\nmov.b64 b, {%65, 0x40000040};\n"                           \
-    "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " " NUMBERS64 ", a, b, " first ", 1, 1, 0, 0;\n}\n"
-__device__ __forceinline__ void multiply_wide(float (&d)[64], u32 a, u32 b) {
-    asm volatile(WIDE("0") : ALL64("=f", d) : "r"(a), "r"(b));
-#pragma unroll
-    for (int step = 1; step < 4; step++)
-        asm volatile(WIDE("1") : ALL64("+f", d) : "r"(a + 2 * step), "r"(b + 2 * step));
-}
-
 extern "C" __global__ void __launch_bounds__(384, 1) matrix(
     const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
     const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap grad_map,

@@ -41,7 +41,7 @@ def fused(
     flat: int,  # from this offset on in both directions, values do not change
     exact: bool,  # whether to return what rounding took from the output, for the gradients of shared factors
     by: str,  # which kernels: "one tile", "hopper" or "triton"
-    backward_by: str,
+    backward_by: str,  # or "hopper tile"
     tables: list[Tensor],  # what they read of the bias, unless they are Triton's
     backward_tables: list[Tensor],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # output, log2 of denominators (B, H, Lq), weights of offsets, rest
@@ -107,17 +107,24 @@ def fused_backward(
         return _shaped(call, grads, None, values if learned else None)
     batch, heads, q_len, width = q.shape
     k_len, v_width = v.shape[2:]
+    dq, dk, dv = (rows_first(q, *size) for size in ((q_len, width), (k_len, width), (k_len, v_width)))
+    of_bias: Parts = (None, None, None)
+    if by == "hopper tile":
+        fast = hopper.Hopper(call, tables, flat, segments=False)
+        total = fast.tile(grad, lse, dq, dk, dv, learned or left is not None)
+        if total is not None:
+            of_bias = of_parts(values if learned else None, left, right, total, q.dtype)
+        return _shaped(call, (dq, dk, dv, *of_bias), None, values if learned else None)
     pairs = batch * heads
     delta = torch.empty_like(lse)
     backward_kernels.delta_kernel[(triton.cdiv(q_len, 64) * pairs,)](
         out, rest, grad, delta, *strides(grad), heads, q_len,
         REST=rest.numel() > 0, V_WIDTH=v_width, BLOCK=64, BLOCK_V=call.width_flags["BLOCK_V"],
     )  # fmt: skip
-    dq, dk, dv = (rows_first(q, *size) for size in ((q_len, width), (k_len, width), (k_len, v_width)))
     if by == "hopper":
         fast = hopper.Hopper(call, tables, flat, segments is not None, learned)
         dvalues, dsegments = fast.backward(grad, lse, delta, dq, dk, dv)
-        of_bias: Parts = (dvalues, None, None)
+        of_bias = (dvalues, None, None)
         if left is not None:
             of_bias = of_parts(values if learned else None, left, right, fast.bias_grad(grad, lse, delta), q.dtype)
         return _shaped(call, (dq, dk, dv, *of_bias), None, values if learned else None, segments, dsegments)

@@ -1,7 +1,7 @@
 """What kernels read of a bias that the batch shares, and the gradient of such a bias as that of its parts.
 
-Tables are made outside the operators: a compiler joins the operations that make them, and layers that share a bias
-share its tables. They are constants; gradients of the parts are the operators' own.
+Tables are made outside the operators that attend, once for both passes; layers that share a bias may share its tables.
+They are constants: gradients of the parts are the operators' own.
 """
 
 from __future__ import annotations
