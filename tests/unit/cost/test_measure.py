@@ -8,11 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._inductor.output_code import CompiledFxGraph
 
 import headway.models.layers as layers
 from headway.attention.call import attention
 from headway.cost import CostConfig, measure, turns
-from headway.cost.bench import Bench, Case, Prepared, Turn, _choose_kernels
+from headway.cost.bench import Bench, Case, Prepared, Turn, _compiled_parts
 
 SMALL = {"models": ("tiny",), "batch": 2, "device": "cpu", "rounds": 2}
 fork = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 warns where threads are
@@ -176,10 +177,8 @@ def test_a_row_that_nobody_waits_for_any_longer_ends_quietly(monkeypatch, capfd)
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_compiler_times_variants_of_a_kernel_alone(monkeypatch):
-    """And whatever else uses the GPU while other rows get ready is alone, too."""
-    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
-
+def test_rows_that_get_ready_use_the_gpu_one_at_a_time(monkeypatch):
+    """Else the variant of a kernel that torch's compiler keeps is the one that was disturbed least."""
     told = []
 
     class Alone:
@@ -189,10 +188,13 @@ def test_the_compiler_times_variants_of_a_kernel_alone(monkeypatch):
         def __exit__(self, *_):
             told.append("with others")
 
-    monkeypatch.setattr(CachingAutotuner, "benchmark_all_configs", lambda tuner, *given: told.append(given) or given)
-    _choose_kernels(Alone())
-    assert CachingAutotuner.benchmark_all_configs(None, 1, 2) == (1, 2)
-    assert told == ["alone", (1, 2), "with others"]
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: told.append("done"))
+    monkeypatch.setattr(CompiledFxGraph, "__call__", lambda graph, inputs: told.append("runs") or inputs)
+    with _compiled_parts(Alone()):
+        assert CompiledFxGraph.__call__(None, [1, 2]) == [1, 2]
+    assert told == ["alone", "runs", "done", "with others"]
+    CompiledFxGraph.__call__(None, [])
+    assert told[4:] == ["runs"]
     told.clear()
     bench("none", ("training", "inference")).prepare(Alone())
     assert told == ["alone", "with others"] * 3
