@@ -49,7 +49,14 @@ def test_list_as_json_counts_the_parameters_of_bert_base():
     assert rows["tisa"]["extends"]
 
 
-@pytest.mark.parametrize(("arguments", "message"), [(("list", "--layers", "0"), "num_layers"), (("lst",), "lst")])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("list", "--layers", "0"), "num_layers"),
+        (("list", "--parameters", "--heads", "8"), "expected none of --heads"),
+        (("lst",), "lst"),
+    ],
+)
 def test_bad_arguments_are_named(arguments, message):
     done = headway(*arguments)
     assert done.returncode == 2

@@ -171,6 +171,10 @@ def test_the_command_from_a_text_file_to_a_model(tmp_path, monkeypatch):
         (("--corpus", "missing.txt"), "missing.txt"),
         (("--encoding", "tisa", "--option", "kernels=abc"), "kernels: expected int, got 'abc'"),
         (("--data", "x", "--corpus", "y", "--vocab-size", "9"), "data: expected none of --corpus, --vocab-size beside"),
+        (("--tokenizer", "x", "--kind", "word"), "tokenizer: expected none of --kind beside it"),
+        (("--set", "encoding=t5"), "encoding: expected it in the choice of the model"),
+        (("--set", "max_position_embeddings=8"), "max_position_embeddings: expected room for"),
+        (("--set", "hidden_dropout_prob=no"), "hidden_dropout_prob: expected a share"),
         (("--tokenizer", "./nowhere"), "tokenizer: expected a folder with a tokenizer, or a name on the Hub"),
     ],
 )

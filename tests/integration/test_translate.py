@@ -332,6 +332,11 @@ def flat(text):
             "raise --held-out",
         ),
         (("train", "--source", "builtin:20:0:max_depth=99"), "max_depth: expected an integer from 0 to 30"),
+        (("train", "--source", "builtin:20", "--max-tokens", "2"), "Raise --max-tokens, which is 2."),
+        (
+            ("train", "--source", "CORPUS/train.en", "--dev-source", "CORPUS/train.en", "--held-out", "0.1"),
+            "held_out: expected none beside dev_source",
+        ),
         (("train", "--source", "builtin:20", "--tokens", "16"), "tokens: expected at least"),
         (("decode", "none.txt", "--model", "MODEL"), "input: expected a file, or - for standard input"),
         (("decode", "-", "--model", "nowhere"), "model: expected a folder such as model/ of a run"),

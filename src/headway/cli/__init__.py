@@ -56,10 +56,10 @@ def _root(
 
 @app.command("list")
 def list_encodings(
-    layers: Annotated[int, typer.Option(help="Layers of the model.")] = 12,
-    heads: Annotated[int, typer.Option(help="Heads of each layer.")] = 12,
-    head_dim: Annotated[int, typer.Option(help="Width of a head.")] = 64,
-    max_length: Annotated[int, typer.Option(help="Longest sequence of training.")] = 512,
+    layers: Annotated[int | None, typer.Option(help="Layers of the model; else 12.")] = None,
+    heads: Annotated[int | None, typer.Option(help="Heads of each layer; else 12.")] = None,
+    head_dim: Annotated[int | None, typer.Option(help="Width of a head; else 64.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Longest sequence of training; else 512.")] = None,
     parameters: Annotated[
         bool, typer.Option("--parameters", help="Parameters of whole models beside Table 6 of the DIET paper.")
     ] = False,
@@ -69,9 +69,14 @@ def list_encodings(
 
     Examples: headway list --layers 4 --heads 8; headway list --parameters
     """
+    sizes = {"layers": layers, "heads": heads, "head-dim": head_dim, "max-length": max_length}
     if parameters:
+        if named := [f"--{name}" for name, value in sizes.items() if value is not None]:
+            raise typer.BadParameter(f"--parameters: expected none of {', '.join(named)}: the models are the paper's.")
         _list_parameters(as_json)
         return
+    base = {"layers": 12, "heads": 12, "head-dim": 64, "max-length": 512}
+    layers, heads, head_dim, max_length = (base[name] if value is None else value for name, value in sizes.items())
     from headway.encodings.overview import overview
 
     try:

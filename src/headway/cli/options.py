@@ -23,6 +23,15 @@ def check_made(data: str | None, options: Mapping[str, Any]) -> None:
         )
 
 
+def check_trained(tokenizer: str | None, options: Mapping[str, Any]) -> None:
+    """Raise for options of a tokenizer to train where one is given."""
+    named = [f"--{name}" for name, value in options.items() if value is not None]
+    if tokenizer is not None and named:
+        raise ValueError(
+            f"tokenizer: expected none of {', '.join(named)} beside it, because {tokenizer} is trained, got both."
+        )
+
+
 def tell_of_new(folder: str, *, resume: bool) -> None:
     """Say that there is nothing to go on with, where --resume was given: the folder's name may be wrong."""
     from headway.tasks.training.runs import RunFolder

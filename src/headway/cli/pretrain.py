@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.cli.options import check_made, given, pairs, tell_of_new
+from headway.cli.options import check_made, check_trained, given, pairs, tell_of_new
 
 if TYPE_CHECKING:
     from headway.tasks.pretrain import Result
@@ -93,6 +93,7 @@ def pretrain(
         }
         unused |= {"tokenizer": tokenizer, "vocab-size": vocab_size, "validation": validation}
         check_made(data, unused)
+        check_trained(tokenizer, {"kind": kind, "vocab-size": vocab_size})
         config = named(recipe)
         config = replace(
             config,

@@ -103,7 +103,7 @@ def train(
     from headway.cli.failures import told
 
     with told():
-        from headway.cli.options import check_made, given, pairs, tell_of_new
+        from headway.cli.options import check_made, check_trained, given, pairs, tell_of_new
         from headway.tasks.translate import run
         from headway.tasks.translate.recipes import recipe as named
 
@@ -115,6 +115,9 @@ def train(
         }
         unused |= {"held-out": held_out, "tokenizer": tokenizer, "kind": kind, "vocab-size": vocab_size}
         check_made(data, unused)
+        check_trained(tokenizer, {"kind": kind, "vocab-size": vocab_size})
+        if dev_source is not None and held_out is not None:
+            raise ValueError("held_out: expected none beside dev_source, of which all is dev, got both.")
         config = named(recipe)
         if encoding is not None and encoding != config.model.encoding:  # the recipe's options are of its own encoding
             config = replace(config, model=replace(config.model, encoding=encoding, sharing=None, options={}))

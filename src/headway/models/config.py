@@ -106,6 +106,7 @@ class EncoderConfig(PreTrainedConfig):  # type: ignore[misc]
                 f"hidden_size: expected a multiple of num_attention_heads ({self.num_attention_heads}), "
                 f"got {self.hidden_size}."
             )
+        check_numbers(self, ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"))
         if self.problem_type is not None and self.problem_type not in PROBLEM_TYPES:
             raise ValueError(f"problem_type: expected one of {', '.join(PROBLEM_TYPES)}, got {self.problem_type!r}.")
 
@@ -128,6 +129,22 @@ class EncoderConfig(PreTrainedConfig):  # type: ignore[misc]
                 f"projected_length: expected 1 to {self.max_position_embeddings} (max_position_embeddings) with "
                 f"attention='linformer', got {self.projected_length}. Chen et al. (2021b) use 32."
             )
+
+
+def check_numbers(config: Any, shares: Iterable[str]) -> None:
+    """Raise where one of the numbers is none, or out of its range: layers would, with a message of torch's."""
+    for name in ("max_position_embeddings", "type_vocab_size"):
+        value = getattr(config, name, 1)
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}.")
+    for name in shares:
+        value = getattr(config, name)
+        if value is not None and not (isinstance(value, int | float) and 0 <= value < 1):
+            raise ValueError(f"{name}: expected a share of at least 0 and below 1, got {value!r}.")
+    for name in ("layer_norm_eps", "initializer_range"):
+        value = getattr(config, name, 1.0)
+        if not (isinstance(value, int | float) and value >= 0):
+            raise ValueError(f"{name}: expected a number of at least 0, got {value!r}.")
 
 
 def parts_of(built: Encoding) -> list[Encoding]:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from headway.study.configs import plain
 from headway.study.job import Job
-from headway.study.plan import Plan, Row
+from headway.study.plan import VOCABULARIES, Plan, Row
 from headway.tasks.finetune import FinetuneConfig, Grid
 from headway.tasks.pretrain import Optimisation, PretrainConfig
 from headway.tasks.translate import Optimisation as TranslateOptimisation
@@ -18,7 +18,6 @@ Paced = TypeVar("Paced", Optimisation, TranslateOptimisation)
 POSITIONS = 128  # that an analysis looks at
 NOT_OF_TEXT = ("data", "evaluation_rows", "mask_probability")  # what tokenizer and shards do not depend on
 NOT_OF_PAIRS = ("data", "translated")
-VOCABULARIES = {"English": 30_522, "multilingual": 120_000}  # Chen et al. (2021b), Table 6; see models.parameters
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

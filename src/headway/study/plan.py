@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from headway.cost import CostConfig
+from headway.data.transfer.task_data import task_set
 from headway.encodings import ENCODINGS
+from headway.tasks import pretrain, translate
 from headway.tasks.finetune import FinetuneConfig
+from headway.tasks.finetune.trial import RunResult
 from headway.tasks.pretrain import ModelChoice, PretrainConfig
 from headway.tasks.translate import TranslateConfig
 
 SOURCES = ("pretrain", "lengths", "finetune", "translate", "cost", "parameters", "mean")
+VOCABULARIES = {"English": 30_522, "multilingual": 120_000}  # Chen et al. (2021b), Table 6; see models.parameters
 PLACES = {"input": "input", "queries and keys": "per-head", "scores": "per-head", "values": "per-head"}
 
 
@@ -177,6 +181,7 @@ class Plan:
                 _known(f"value of {column.name}", [column.value], [str(length) for length in self.lengths])
             elif column.source in ("pretrain", "cost") and getattr(self, column.source) is None:
                 raise ValueError(f"{column.source}: expected a recipe, for column {column.name}, got none.")
+            self._check_value(column)
         if self.lengths and self.pretrain is None:
             raise ValueError("lengths: expected a recipe to pretrain, whose models they are measured on, got none.")
         _known("after", [*self.after, *self.after.values()], self.finetune)
@@ -190,12 +195,38 @@ class Plan:
                 "pretrain, original: expected one of them, because there is fine-tuning, got none or both."
             )
 
+    def _check_value(self, column: Column) -> None:
+        """Raise where no result of the column's jobs has its value: else that is seen when all of them are done."""
+        what, (first, *rest) = f"value of {column.name}", column.value.split("/")
+        if column.source == "pretrain":
+            _known(what, [column.value], _numbers(pretrain.Result))
+        elif column.source == "translate":
+            _known(what, [column.value], _numbers(translate.Result))
+        elif column.source == "parameters":
+            _known(what, [column.value], VOCABULARIES)
+        elif column.source == "cost" and self.cost is not None:
+            _known(what, [first], self.cost.modes)
+            _known(what, rest, self.cost.models or rest)
+        elif column.source == "finetune":
+            if not rest:
+                _known(what, [first], _numbers(RunResult))
+                return
+            if len(rest) != (2 if first == "transfer" else 1):
+                raise ValueError(f"{what}: expected score, SPLIT/METRIC or transfer/DATA/METRIC, got {column.value!r}.")
+            asked = task_set(rest[0]) if first == "transfer" else self.finetune[column.task].task_set
+            _known(what, rest[-1:], ("score", *asked.metrics))
+
     def pretrained(self, row: Row) -> tuple[int, ...]:
         """Seeds that the row is pretrained with."""
         return (*self.seeds, max(self.seeds) + 1) if row.name in self.again else self.seeds
 
     def row(self, name: str) -> Row:
         return next(row for row in self.rows if row.name == name)
+
+
+def _numbers(result: type) -> list[str]:
+    """Names of the numbers in a result."""
+    return [each.name for each in fields(result) if str(each.type).partition(" ")[0] in ("int", "float")]
 
 
 def _distinct(what: str, names: list[str]) -> None:

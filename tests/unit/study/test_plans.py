@@ -10,6 +10,7 @@ from statistics import fmean
 
 import pytest
 
+from headway.cost import CostConfig
 from headway.data.transfer.task_data import Reference
 from headway.study.graph import jobs
 from headway.study.job import Store
@@ -21,6 +22,8 @@ from headway.study.plans.rows import FASTER, of_size
 from headway.study.plans.translation_tables import builtin_translation
 from headway.study.plans.xtreme_tables import QUESTIONS, TABLE_3, TABLE_5
 from headway.study.runner import Runner
+from headway.tasks.finetune import Data, Start
+from headway.tasks.finetune.recipes import quick
 from headway.tasks.translate import ParallelData
 
 ONLY_QUICK = ("quick", "questions")
@@ -223,6 +226,9 @@ def test_a_changed_recipe_is_another_job():
     assert shared == {"text", "simple", "pairs", "cost"}
 
 
+TUNED = {"t": quick("builtin:entailment", Start(model="m"), Data())}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -246,6 +252,24 @@ def test_a_changed_recipe_is_another_job():
                 "translate": {"t": replace(builtin_translation(), data=ParallelData())},
             },
             "translated: expected sentences to score, for column x, got 0",
+        ),
+        (
+            {"columns": (Column(name="x", source="pretrain", value="acuracy"),)},
+            "value of x: expected some of parameters, steps, .*, got acuracy",
+        ),
+        ({"columns": (Column(name="x", source="parameters", value="score"),)}, "value of x: expected some of English"),
+        (
+            {"columns": (Column(name="x", source="cost", value="trainin"),), "cost": CostConfig()},
+            "value of x: expected some of training, inference, got trainin",
+        ),
+        *(
+            ({"columns": (Column(name="x", source="finetune", task="t", value=value),), "finetune": TUNED}, message)
+            for value, message in (
+                ("dev/acc", "value of x: expected some of score, accuracy, got acc"),
+                ("dev", "value of x: expected some of rate, .*, got dev"),
+                ("dev/en/accuracy", "value of x: expected score, SPLIT/METRIC or transfer/DATA/METRIC"),
+                ("transfer/xnli/f1", "value of x: expected some of score, accuracy, got f1"),
+            )
         ),
     ],
 )
@@ -280,7 +304,7 @@ def test_plans_of_users_are_files(tmp_path):
     with pytest.raises(ValueError, match="to run, got ZeroDivisionError"):
         find_plan(str(path))
     path.write_text("def plan(size, data): return 3")
-    with pytest.raises(TypeError, match=r"to return a headway.study.plan.Plan, got int"):
+    with pytest.raises(ValueError, match=r"to return a headway.study.plan.Plan, got int"):
         find_plan(str(path))
     path.write_text("from headway.study.plans import find_plan\ndef plan(size, data): return find_plan('cost', size)")
     assert find_plan(str(path)).name == "cost"

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from headway.tasks import translate
 from headway.tasks.pretrain.config import ModelChoice, PretrainConfig, Text
 from headway.tasks.pretrain.recipes import RECIPES, paper, paper_multilingual, quick, recipe
 from headway.tasks.training.plan import Optimisation, Rhythm
@@ -109,3 +110,31 @@ def test_a_configuration_does_not_change():
     )
     with pytest.raises(AttributeError):
         config.seed = 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"encoding": "t5"}, "encoding: expected it in the choice of the model"),
+        ({"sharing": "layer"}, "sharing: expected it in the choice of the model"),
+        ({"vocab_size": 77}, "vocab_size: expected none, for the tokenizer"),
+        ({"hidden_dropout_prob": "no"}, "hidden_dropout_prob: expected a share"),
+        ({"layer_norm_eps": "x"}, "layer_norm_eps: expected a number"),
+        ({"type_vocab_size": 0}, "type_vocab_size: expected a whole number"),
+    ],
+)
+@pytest.mark.parametrize("choice", [ModelChoice, translate.ModelChoice])
+def test_settings_that_a_run_would_overrule_or_break_on(choice, changes, message):
+    if choice is translate.ModelChoice and "type_vocab_size" in changes:
+        pytest.skip("translation has no segments")
+    with pytest.raises(ValueError, match=message):
+        choice(changes=changes)
+
+
+def test_settings_without_room_for_the_text():
+    small = {"max_position_embeddings": 8}
+    with pytest.raises(ValueError, match="max_position_embeddings: expected room for 64 tokens of a text, got 8"):
+        ModelChoice(changes=small).encoder(length=64)
+    with pytest.raises(ValueError, match="expected room for 64"):
+        translate.ModelChoice(changes=small).translation(length=64)
+    assert ModelChoice(changes={"max_position_embeddings": 99}).encoder(length=64).max_position_embeddings == 99

@@ -16,7 +16,7 @@ MAX_DOCUMENT = 1_000_000  # characters; what follows becomes another document
 MAX_LINE = 1 << 26  # bytes
 COMPRESSED: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".xz": lzma.open}
 TORN = (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error)
-SKIP = 'pass on_error="skip" to leave such lines out'
+SKIP = 'leave such lines out (--skip-bad-lines; of open_corpus, on_error="skip")'
 
 
 class Problems:

@@ -103,8 +103,9 @@ def build_pairs(
         temporary.mkdir()
         kept = _write(temporary, _chunks(text, Pieces(tokenizer), cleaner), dtype, progress)
         if not kept:
+            why = _told(cleaner)
             raise ValueError(
-                f"source: expected pairs in {text.source}, got none that is fit: {_told(cleaner)}.{_hint(text)}"
+                f"source: expected pairs in {text.source}, got none that is fit: {why}.{_hint(text, cleaner)}"
             )
         unreadable = {"not readable": text.problems.count} if text.problems.count else {}
         index = {
@@ -153,7 +154,9 @@ def _hash(tokenizer: PreTrainedTokenizerFast) -> str:
     return config_hash({"tokenizer": tokenizer.backend_tokenizer.to_str()})
 
 
-def _hint(text: ParallelText) -> str:
+def _hint(text: ParallelText, cleaner: Cleaner) -> str:
+    if cleaner.left_out["too long"]:
+        return f" Raise --max-tokens, which is {cleaner.rules.max_tokens}."
     few = text.split == "dev" and text.held_out > 0
     return f" A share of {text.held_out:g} is too small for dev: raise --held-out, or give --dev-source." if few else ""
 

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedConfig
 
 from headway.encodings import ENCODINGS, Encoding, encoding, option_names
-from headway.models.config import _check_names
+from headway.models.config import _check_names, check_numbers
 
 CROSSINGS = ("none", "same")
 NORMS = ("post", "pre")
@@ -130,8 +130,8 @@ class TranslationConfig(PreTrainedConfig):  # type: ignore[misc]
         for name, known in (("cross", CROSSINGS), ("norm", NORMS)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name}: expected one of {', '.join(known)}, got {getattr(self, name)!r}.")
-        if not 0 <= self.label_smoothing < 1:
-            raise ValueError(f"label_smoothing: expected at least 0 and below 1, got {self.label_smoothing}.")
+        dropout = ("hidden_dropout_prob", "attention_probs_dropout_prob", "activation_dropout_prob")
+        check_numbers(self, (*dropout, "label_smoothing"))
 
     def _check_tokens(self) -> None:
         for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id"):

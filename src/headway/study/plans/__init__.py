@@ -72,7 +72,7 @@ def _of_file(path: Path) -> Callable[[str, str | None], Plan]:
     def made(size: str, data: str | None) -> Plan:
         found = function(size, data)
         if not isinstance(found, Plan):
-            raise TypeError(f"plan: expected {path} to return a headway.study.plan.Plan, got {type(found).__name__}.")
+            raise ValueError(f"plan: expected {path} to return a headway.study.plan.Plan, got {type(found).__name__}.")
         return found
 
     return made

@@ -9,7 +9,7 @@ from typing import Any
 from headway.data.text.tokenizers import VOCAB_SIZES
 from headway.models import PRESETS, EncoderConfig, preset
 from headway.storage import config_hash
-from headway.tasks.training.plan import Optimisation, Rhythm, at_least
+from headway.tasks.training.plan import Optimisation, Rhythm, at_least, check_changes
 from headway.tasks.training.runs import flat
 
 # What a run may be resumed with other values of: none of them changes what is learned, beyond rounding and dropout.
@@ -38,6 +38,7 @@ class ModelChoice:
 
     def encoder(self, *, length: int = 1, **rest: Any) -> EncoderConfig:
         """The model's configuration, with room for `length` positions."""
+        check_changes(self.changes, ("encoding", "sharing", "segments", "encoding_options"), length)
         longest = max(length, {**PRESETS.get(self.preset, {}), **self.changes}.get("max_position_embeddings", 1))
         return preset(
             self.preset,
@@ -115,7 +116,7 @@ class PretrainConfig:
 
     def __post_init__(self) -> None:
         at_least("seed", self.seed, 0)
-        self.model.encoder(length=self.text.length)
+        self.model.encoder(length=self.text.length if self.text.data is None else 1)  # data has its own length
 
     def resolved(self, device: str) -> PretrainConfig:
         """The same, with what depends on the kind of device filled in."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 from torch import nn
 from torch.optim import Optimizer
@@ -122,6 +123,21 @@ class Rhythm:
     def __post_init__(self) -> None:
         for name in ("log", "evaluate", "checkpoint", "keep"):
             at_least(name, getattr(self, name), 1)
+
+
+def check_changes(changes: Mapping[str, Any], chosen: Iterable[str], length: int) -> None:
+    """Raise where changes of a model's configuration are what a run chooses otherwise, or leave its text no room."""
+    for name in chosen:
+        if name in changes:
+            raise ValueError(f"{name}: expected it in the choice of the model, not among other settings (--set).")
+    if "vocab_size" in changes:
+        raise ValueError(
+            f"vocab_size: expected none, for the tokenizer has as many words as it has, got {changes['vocab_size']!r}. "
+            f"--vocab-size is that of a tokenizer to train."
+        )
+    room = changes.get("max_position_embeddings", length)
+    if isinstance(room, int) and room < length:
+        raise ValueError(f"max_position_embeddings: expected room for {length} tokens of a text, got {room}.")
 
 
 def at_least(name: str, value: int, least: int) -> None:

@@ -15,7 +15,7 @@ from headway.data.translation.vocabulary import KINDS, VOCAB_SIZE
 from headway.models.translation import TRANSLATION_PRESETS, TranslationConfig, translation_preset
 from headway.storage import config_hash
 from headway.tasks.training.optimizer import fusible, groups
-from headway.tasks.training.plan import Rhythm, Steps, at_least
+from headway.tasks.training.plan import Rhythm, Steps, at_least, check_changes
 from headway.tasks.training.runs import flat
 from headway.tasks.training.schedule import inverse_square_root
 
@@ -44,6 +44,7 @@ class ModelChoice:
 
     def translation(self, *, length: int = 1, **rest: Any) -> TranslationConfig:
         """The model's configuration, with room for `length` positions."""
+        check_changes(self.changes, ("encoding", "sharing", "encoding_options"), length)
         given = {**TRANSLATION_PRESETS.get(self.preset, {}), **self.changes}
         longest = max(length, given.get("max_position_embeddings", 1))
         return translation_preset(

@@ -55,7 +55,7 @@ def test_tables_per_layer_and_head_as_the_papers_vary_them():
         ({"encoding_options": {"clip": 8}}, "options: expected of sinusoidal"),
         ({"norm": "both"}, "norm: expected one of post, pre"),
         ({"cross": "all"}, "cross: expected one of none, same"),
-        ({"label_smoothing": 1.0}, "label_smoothing: expected at least 0 and below 1"),
+        ({"label_smoothing": 1.0}, "label_smoothing: expected a share of at least 0 and below 1"),
         ({"eos_token_id": 0}, "eos_token_id: expected another token than pad_token_id"),
         ({"vocab_size": 2}, "eos_token_id: expected 0 to 1"),
         ({"encoder_layers": 0}, "encoder_layers: expected a whole number"),
