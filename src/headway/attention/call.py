@@ -64,7 +64,7 @@ def attention(
         value_bias: added to the values as seen from each query (Shaw's relative values).
         mask: boolean (B|1, H|1, Lq|1, Lk), True = may attend.
         causal: no attention to later keys; the last query sees every key, whatever the lengths.
-        lengths: (B,) integers; keys at and beyond are padding.
+        lengths: (B,) integers; keys at and beyond are padding: any numbers, as long as they are finite.
         documents: (B, L) ids of packed texts, which do not see one another; a pair (query ids, key ids) if Lq != Lk.
         scale: D ** -0.5 unless given.
         dropout: probability with which a weight is dropped, during training; pass 0 to evaluate.
