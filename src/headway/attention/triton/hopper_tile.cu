@@ -4,7 +4,7 @@
 // A block goes over its share of the batch with one head. Each of two groups of 128 threads owns 64 queries and meets all
 // keys, so that sums over a row are exact and nothing of the forward pass but one number per row is needed. Weights and
 // gradients of scores pass through shared memory; from there each group takes the gradients of 64 keys and values. A warp of
-// its own loads the next sequence meanwhile: it is memory that bounds this.
+// its own loads the next sequence meanwhile.
 //
 // MATRIX, PLAIN: a bias that the batch shares, or none. It stays in shared memory.
 // LEARNED: its gradient is wanted, and stays in registers.
