@@ -16,19 +16,19 @@ T = TypeVar("T")
 
 def check_made(data: str | None, options: Mapping[str, Any]) -> None:
     """Raise for options of how data are made where they are made already."""
-    named = [f"--{name}" for name, value in options.items() if value is not None]
-    if data is not None and named:
-        raise ValueError(
-            f"data: expected none of {', '.join(named)} beside it, because {data} is made already, got both."
-        )
+    _refuse("data", data, "made", options)
 
 
 def check_trained(tokenizer: str | None, options: Mapping[str, Any]) -> None:
     """Raise for options of a tokenizer to train where one is given."""
-    named = [f"--{name}" for name, value in options.items() if value is not None]
-    if tokenizer is not None and named:
+    _refuse("tokenizer", tokenizer, "trained", options)
+
+
+def _refuse(name: str, given: str | None, done: str, options: Mapping[str, Any]) -> None:
+    named = [f"--{option}" for option, value in options.items() if value is not None]
+    if given is not None and named:
         raise ValueError(
-            f"tokenizer: expected none of {', '.join(named)} beside it, because {tokenizer} is trained, got both."
+            f"{name}: expected none of {', '.join(named)} beside it, because {given} is {done} already, got both."
         )
 
 

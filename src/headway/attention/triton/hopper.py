@@ -255,7 +255,7 @@ def tables(
         return []
     if left is None and values is not None:
         return [toeplitz_table(values, q_len, k_len)]
-    made: list[Tensor] = matrix_tables(values, left, right, q_len, k_len, False, True, needs_grad)
+    made: list[Tensor] = matrix_tables(values, left, right, q_len, k_len, plain=False, rows=True, columns=needs_grad)
     return made
 
 
@@ -263,5 +263,5 @@ def tile_tables(
     values: Tensor | None, left: Tensor | None, right: Tensor | None, q_len: int, k_len: int, needs_grad: bool
 ) -> list[Tensor]:
     """Of scores that are one tile: the matrix, which the Triton kernel forward reads; backward, its fragments."""
-    made: list[Tensor] = matrix_tables(values, left, right, q_len, k_len, True, needs_grad, False)
+    made: list[Tensor] = matrix_tables(values, left, right, q_len, k_len, plain=True, rows=needs_grad, columns=False)
     return made
