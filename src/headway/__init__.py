@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from headway.analysis import Measures, analyze
-    from headway.attention.call import Explanation, attention, explain
+    from headway.attention.call import Explanation, attention, explain, self_attention
     from headway.bias import (
         Bias,
         Dense,
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "attention": "headway.attention.call",
+    "self_attention": "headway.attention.call",
     "explain": "headway.attention.call",
     "Explanation": "headway.attention.call",
     "Bias": "headway.bias",
@@ -103,6 +104,7 @@ __all__ = [
     "encoding",
     "explain",
     "preset",
+    "self_attention",
     "translation_preset",
 ]
 

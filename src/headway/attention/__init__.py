@@ -1,5 +1,5 @@
 """One attention function for learned structured biases; `headway.attention` is the function itself."""
 
-from headway.attention.call import BACKENDS, Explanation, attention, explain
+from headway.attention.call import BACKENDS, Explanation, attention, explain, self_attention
 
-__all__ = ["BACKENDS", "Explanation", "attention", "explain"]
+__all__ = ["BACKENDS", "Explanation", "attention", "explain", "self_attention"]

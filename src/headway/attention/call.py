@@ -88,6 +88,47 @@ def attention(
     return BACKENDS[_chosen(request, backend)].forward(request)
 
 
+def self_attention(
+    qkv: Tensor,  # (B, L, 3, H, D)
+    bias: Bias | Tensor | None = None,
+    value_bias: ValueBias | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    lengths: Tensor | None = None,
+    documents: Documents | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    backend: str = "auto",
+) -> Tensor:  # (B, H, L, D)
+    """`attention` of q, k and v that one projection made, with the same options.
+
+    On a GPU the gradients are written into one tensor like `qkv`, where three would have to be joined for the
+    projection: one copy of them less in each layer.
+    """
+    if not isinstance(qkv, Tensor) or qkv.dim() != 5 or qkv.shape[2] != 3:
+        got = tuple(qkv.shape) if isinstance(qkv, Tensor) else type(qkv).__name__
+        raise ValueError(
+            f"qkv: expected q, k and v beside one another, (B, L, 3, H, D), got {got}. "
+            f"Split the projection: x.unflatten(-1, (3, H, D))."
+        )
+    q, k, v = qkv.permute(2, 0, 3, 1, 4)
+    request = checked(
+        q,
+        k,
+        v,
+        bias=bias,
+        value_bias=value_bias,
+        mask=mask,
+        causal=causal,
+        lengths=lengths,
+        documents=documents,
+        scale=scale,
+        dropout=dropout,
+        qkv=qkv,
+    )
+    return BACKENDS[_chosen(request, backend)].forward(request)
+
+
 @dataclass(frozen=True)
 class Explanation:
     """Which backend a call would run on, and why not on each other one."""

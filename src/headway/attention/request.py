@@ -30,6 +30,7 @@ class Request:
     masking: Masking
     scale: float
     dropout: float
+    qkv: Tensor | None = None  # (B, L, 3, H, D): what q, k and v are views of, where that is known
 
     @property
     def groups(self) -> int:
@@ -85,6 +86,7 @@ def checked(
     documents: Documents | None,
     scale: float | None,
     dropout: float,
+    qkv: Tensor | None = None,
 ) -> Request:
     """The one place where arguments are checked; backends trust what they get."""
     q, k, v = _autocast(q, k, v)
@@ -116,6 +118,7 @@ def checked(
         masking=_masking(q, k, mask, causal, lengths, documents),
         scale=float(scale),
         dropout=float(dropout),
+        qkv=qkv if qkv is not None and qkv.dtype == q.dtype else None,  # else autocast made copies
     )
 
 

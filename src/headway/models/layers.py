@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from headway.attention.call import attention
+from headway.attention.call import attention, self_attention
 from headway.attention.eager import weighted
 from headway.attention.linformer import projected
 from headway.attention.request import checked
@@ -58,8 +58,9 @@ class SelfAttention(nn.Module):
     def forward(
         self, x: Tensor, frame: Frame, projection: LengthProjection | None, output_attentions: bool
     ) -> tuple[Tensor, Tensor | None]:
-        q, k, v = self.qkv(x).unflatten(-1, (3, *self.heads)).permute(2, 0, 3, 1, 4)  # each (B, H, L, D)
-        q, k = frame.rotate(q, k, self.index)
+        qkv = self.qkv(x).unflatten(-1, (3, *self.heads))
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, L, D)
+        turned, k = frame.rotate(q, k, self.index)
         lengths, mask = frame.lengths, frame.mask
         if projection is not None:
             k, v = projection(k, v, self.index, kept(lengths, mask, frame.q_len))
@@ -76,9 +77,11 @@ class SelfAttention(nn.Module):
         }
         weights = None
         if output_attentions:
-            mixed, weights = weighted(checked(q, k, v, **arguments))
+            mixed, weights = weighted(checked(turned, k, v, **arguments))
+        elif turned is q and projection is None:
+            mixed = self_attention(qkv, **arguments)
         else:
-            mixed = attention(q, k, v, **arguments)
+            mixed = attention(turned, k, v, **arguments)
         return self.output(mixed.transpose(1, 2).flatten(2)), weights
 
 

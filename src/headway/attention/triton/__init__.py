@@ -29,7 +29,6 @@ INSTALLED = find_spec("triton") is not None
 # Keys: without a bias, training is faster than torch's at 512 and slower at 2048; inference is slower at 128 and faster
 # from 512 on (benchmarks/results).
 TRAINED_UP_TO, INFERRED_FROM = 1024, 512
-NEVER = 2**30  # an offset that no call has
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # kernels on CPU tensors, for tests
 
 
@@ -105,15 +104,21 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
         by, backward_by, tables, backward_tables, steps = _with_segments(request, segment, values)
     exact = q.dtype != torch.float32 and by != "one tile" and _needs_rest(request, (*parts, steps))
     noise = None if request.dropout == 0 else dropout_noise(q, k)
+    qkv = None if relative else request.qkv  # relative keys meet q before the kernels do
     output, _, weights, _ = op.fused(
-        q, k, v, values, left, right, steps, rows, reach, shift, value_table is not None,
+        *_inputs(q, k, v, qkv), values, left, right, steps, rows, reach, shift, value_table is not None,
         masking.mask, masking.causal, _lengths(request), masking.q_documents, masking.k_documents,
-        request.scale, request.dropout, noise, _flat(request), exact, by, backward_by, tables, backward_tables,
+        request.scale, request.dropout, noise, exact, by, backward_by, tables, backward_tables,
     )  # fmt: skip
     if value_table is not None:
         of_values = torch.bmm(weights.to(q.dtype).flatten(1, 2), value_table)
         output = output + of_values.view(q.shape[1], q.shape[0], q.shape[2], -1).transpose(0, 1)
     return cast("Tensor", output)
+
+
+def _inputs(q: Tensor, k: Tensor, v: Tensor, qkv: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """What an operator takes of them: where q, k and v are views of one tensor, the gradient is that tensor's."""
+    return (q, k, v, None) if qkv is None else (q.detach(), k.detach(), v.detach(), qkv)
 
 
 def _kernels(
@@ -181,7 +186,7 @@ def _relative(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     value_table = None if not values else _table(values, reach, q).float()
     places = [None if t is None else in_places(t.detach().to(q.dtype)) for t in (key_table, value_table)]
     output, *_ = fused_relative(
-        q, k, v, key_table, value_table, *places,
+        *_inputs(q, k, v, request.qkv), key_table, value_table, *places,
         reach, (*keys, *values)[0].q_start, request.masking.causal, _lengths(request),
         request.scale, request.dropout, None if request.dropout == 0 else dropout_noise(q, k), request.needs_grad,
     )  # fmt: skip
@@ -240,13 +245,6 @@ def _shared_parts(request: Request, without: SegmentTable | None) -> Parts:
     if not pairs:
         return values, None, None
     return values, _beside([pair.left for pair in pairs]), _beside([pair.right for pair in pairs])
-
-
-def _flat(request: Request) -> int:
-    """From which offset on in both directions the Toeplitz terms do not change; beyond all offsets if they do."""
-    terms = [] if request.bias is None else [term for term in request.bias.terms if isinstance(term, Toeplitz)]
-    known = [term.reach for term in terms if term.reach is not None]
-    return max(known) if terms and len(known) == len(terms) else NEVER
 
 
 def _relative_parts(request: Request, q: Tensor) -> tuple[Tensor | None, Tensor | None, int, int]:

@@ -251,14 +251,14 @@ __device__ __forceinline__ void keep_output(
     }
 }
 
-// The gradients of a thread's two keys and values.
+// The gradients of a thread's two keys and values. From one row to the next there are `pitch` heads in memory.
 __device__ __forceinline__ void keep_gradients(
     u16* dk, u16* dv, const float (&dk_acc)[32], const float (&dv_acc)[32], float unit, float v_unit,
-    long long b, int head, int heads, int row0, int k_len) {
+    long long b, int head, int pitch, int row0, int k_len) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int row = row0 + 8 * r;
-        const long long place = ((b * k_len + row) * heads + head) * TILE;
+        const long long place = ((b * k_len + row) * pitch + head) * TILE;
         keep_row<8>(dk + place, dk_acc + 2 * r, unit, row < k_len);
         keep_row<8>(dv + place, dv_acc + 2 * r, v_unit, row < k_len);
     }

@@ -16,6 +16,7 @@ from headway.attention.triton.tables import BLOCK, TILE, toeplitz_table, whole_b
 
 TILE_BYTES = TILE * TILE * 2
 WARPS = 8  # that compute, of a block
+LINES_BYTES = 8 * 136 * 4  # of sums along the diagonals of a tile, as hopper_diagonals.cuh has it
 BIAS_BYTES = {"nothing": 0, "table": 2 * 208 * 4, "matrix": 2 * TILE_BYTES}  # of a tile of 128 x 64
 FRAGMENTS_DIM = 6  # of a matrix in fragments; a table has three
 PROGRAMS = 3  # for each multiprocessor, of kernels that go over the batch
@@ -77,8 +78,8 @@ def kernel(file: str, name: str, shared_bytes: int, device: int, dtype: torch.dt
 class Hopper:
     """One call on the Hopper kernels. `tables` are what they read of the bias (see `tables`), then of segments."""
 
-    def __init__(self, call: Call, tables: list[Tensor], flat: int, segments: bool, learned: bool = False) -> None:
-        self.call, self.flat, self.segments = call, flat, segments
+    def __init__(self, call: Call, tables: list[Tensor], segments: bool, learned: bool = False) -> None:
+        self.call, self.segments = call, segments
         self.tables, ids = (tables[:-3], tables[-3:]) if segments else (tables, [])
         self.factors: list[Tensor] = []
         if call.left is not None and not few_scores(call.q, call.k):
@@ -165,13 +166,13 @@ class Hopper:
             dv.zero_()
         of_steps = q.new_zeros(slots, heads, teams, WARPS, 2, dtype=torch.float32) if self.segments else None
         shared_bytes = 22 * TILE_BYTES + 3 * ((3 + 2 * self.segments) * TILE * 4 + self.bias_bytes) + 176
-        shared_bytes += WARPS * 8 * 88 * 4 if self.sums else 0
+        shared_bytes += 2 * LINES_BYTES if self.sums else 0
         table, *where = self._bias(keys_first=True)
         self._run(
             "backward", (slots * heads * teams, 1), 3 * BLOCK, shared_bytes,
             *(cuda.tensor_map(t) for t in (q, k, v, grad)), lse, delta, table, self.call.lengths, *self.ids,
-            dq, dk, dv, sums_q, counters, sums, of_steps, batch, *self._sizes(), *where, self.flat, self.first,
-            *self.id_steps, span, slots, teams, ways,
+            dq, dk, dv, sums_q, counters, sums, of_steps, batch, *self._sizes(), *where, self.first,
+            *self.id_steps, span, slots, teams, ways, heads_apart(dq),
             together=teams > 1,
         )  # fmt: skip
         dvalues = None
@@ -209,9 +210,14 @@ class Hopper:
         self._run(
             "tile", (chunks * heads, 1), 3 * BLOCK, 24 * TILE_BYTES + 2 * self.bias_bytes + 2 * BLOCK * 4 + 64,
             *(cuda.tensor_map(t) for t in (q, k, v, grad)), lse, table, self.call.lengths, dq, dk, dv, sums,
-            batch, *self._sizes(), *where, chunks,
+            batch, *self._sizes(), *where, chunks, heads_apart(dq),
         )  # fmt: skip
         return None if sums is None else sums.sum(0)
+
+
+def heads_apart(gradient: Tensor) -> int:
+    """From one row of a gradient to the next in memory, in heads."""
+    return gradient.stride(2) // TILE
 
 
 def for_sums(q: Tensor, k_len: int, multiprocessors: int) -> tuple[tuple[int, int, int], Tensor, Tensor | None]:

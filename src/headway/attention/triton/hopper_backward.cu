@@ -9,9 +9,8 @@
 //
 // All blocks that share keys must run at the same time; they start at different tiles, so that turns are rarely waited for.
 //
-// SUMS: the gradient of a Toeplitz bias is wanted. Sums along diagonals start with plain additions of registers, as
-// fragments on one diagonal hold the same offsets; the 8 rows that remain of a warp pass through shared memory to the adder
-// of its group, so that nobody who computes waits for memory.
+// SUMS: the gradient of a Toeplitz bias is wanted. The adder of a group reads its gradients of scores, as they lie in shared
+// memory for the gradient of q (hopper_diagonals.cuh), and those who compute have nothing to do with it.
 //
 // KEYS, VALUES: relative keys, relative values (hopper_relative.cuh) take the place of a bias. What scores and gradients of
 // weights near the diagonal add is looked up (`key_rows`, `value_rows`); of tiles away from it lse and delta know. Of the
@@ -26,6 +25,7 @@
 #include "hopper_pipes.cuh"
 #include "hopper_bias.cuh"
 #include "hopper_walk.cuh"
+#include "hopper_diagonals.cuh"
 
 #if defined(KEYS) || defined(VALUES)
 #define RELATIVE
@@ -49,7 +49,6 @@ constexpr int ROWS_BYTES = 0, GROUP_BYTES = 0;
 constexpr int STAGES = WIDE ? 2 : 3;           // of queries and gradients of the output
 constexpr int SLOT_BYTES = TILE * TILE * 4;    // a tile of the gradient of q
 constexpr int WARPS = 8;                       // that compute
-constexpr int PITCH = 88;                      // numbers from one row of a warp's diagonals to the next
 
 // Shared memory, from a multiple of 1024 on.
 constexpr int AT_QUERIES = 0;                                     // (STAGES, q and grad)
@@ -66,12 +65,12 @@ constexpr int OF_ROWS = OF_BIAS + BIAS_BYTES;                     // RELATIVE: o
 constexpr int NUMBERS_BYTES = OF_ROWS + 2 * ROWS_BYTES;
 constexpr int AT_BARRIERS = AT_NUMBERS + STAGES * NUMBERS_BYTES;
 constexpr int AT_MODES = AT_BARRIERS + 160;
-constexpr int AT_LINES = AT_MODES + 16;                           // SUMS: (WARPS, 8, PITCH)
+constexpr int AT_LINES = AT_MODES + 16;                           // SUMS: of each group
 constexpr int AT_ONES = (AT_MODES + 16 + 1023) / 1024 * 1024;     // KEYS: (8, 64): ones, in row r > 0 of the first 8 * r keys
 
 enum Barriers {
     QUERIES_IN = 0, QUERIES_OUT = 3, KEYS_IN = 6, KEYS_OUT = 8, DS_IN = 10, SLOT_READY = 12, SLOT_DONE = 14,
-    LINES_IN = 16, LINES_OUT = 18,  // SUMS: of each group
+    DS_OUT = 16,  // SUMS: (groups, 2)
 };
 enum Modes { EMPTY, ALONE, SUMMED };  // what a slot holds for the groups: fill it; nothing to add; what others summed
 
@@ -106,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     const Numbers* table, const int* lengths,  // a matrix: of tiles whose rows are keys; (B,), or null
     const float* steps,                        // SEGMENTS: (B, H, queries), in units of log 2
     const float* q_segments, const float* k_segments,  // SEGMENTS: (B|1, queries), (B|1, keys), 0 or 1
-    u16* dq, u16* dk, u16* dv,                 // (B, L, H, 64)
+    u16* dq, u16* dk, u16* dv,                 // (B, L, H of pitch, 64)
     float* sums_q,                             // (slots, H, ways, tiles of queries, 64 x 64)
     u32* counters,                             // (slots, H, ways, tiles of queries), zero
     float* sums,                               // SUMS: (slots, teams, groups, H, span) from offset -before - 63 on, zero
@@ -118,9 +117,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     float* row_sums,                             // KEYS: (B, H, teams, groups, 2, tiles of 64), zero: left end, all
     int begin,
 #endif
-    int batch, int heads, int groups, int q_len, int k_len, int causal, int table_head, int padded, int before, int flat,
-    int q_padded, int q_segments_batch, int k_segments_batch, int span, int slots, int teams, int ways, double scale,
-    const u32* noise, double dropout) {
+    int batch, int heads, int groups, int q_len, int k_len, int causal, int table_head, int padded, int before,
+    int q_padded, int q_segments_batch, int k_segments_batch, int span, int slots, int teams, int ways, int pitch,
+    double scale, const u32* noise, double dropout) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 base = (u32)__cvta_generic_to_shared(shared);
     auto barrier = [&](int which) { return base + AT_BARRIERS + 8 * which; };
@@ -141,8 +140,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
             barrier_init(barrier(DS_IN + i), WARPS);
             barrier_init(barrier(SLOT_READY + i), 1);
             barrier_init(barrier(SLOT_DONE + i), WARPS);
-            barrier_init(barrier(LINES_IN + i), WARPS / 2);
-            barrier_init(barrier(LINES_OUT + i), 1);
+            barrier_init(barrier(DS_OUT + i), 1);
+            barrier_init(barrier(DS_OUT + 2 + i), 1);
         }
         barriers_made();
     }
@@ -165,55 +164,24 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
 #endif
 
     // Of 384 times 168 registers, those that move data leave most to those that compute.
-    if (group == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;\n");
+    if (group == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 56;\n");
     if (threadIdx.x >= 320) {  // the adders, one for each group
 #ifdef SUMS
         if (!walk.begin()) return;
         const int of = uniform((threadIdx.x >> 5) - 10);
-        const float* lines = (const float*)(shared + AT_LINES) + of * 4 * 8 * PITCH;
-        float* own = sums + ((((long long)slot * teams + member) * 2 + of) * heads + head) * span + before;
-        int seen = 0;  // tiles whose offsets differ
+        const Diagonals diagonals((float*)(shared + AT_LINES + of * LINES_BYTES));
+        float* own = sums + ((((long long)slot * teams + member) * 2 + of) * heads + head) * span + before + of * TILE;
+        int t = 0;
         do {
-            const int offset = walk.start_k + of * TILE - walk.tile * TILE;
-            if (is_low(offset, flat) || is_high(offset, flat)) continue;
-            float4* out = (float4*)(own + offset) + lane;
-            float4 so_far = *out, even = make_float4(0.0f, 0.0f, 0.0f, 0.0f), odd = even;
-            wait(barrier(LINES_IN + of), seen & 1);
-#pragma unroll
-            for (int warp = 0; warp < 4; warp++) {  // whose keys, and so offsets, begin 16 later
-                const int from = 4 * lane - 16 * warp;
-                if (from < 0 || from >= 80) continue;
-#pragma unroll
-                for (int row = 0; row < 8; row++) {
-                    const float4 four = *(const float4*)(lines + (8 * warp + row) * PITCH + from);
-                    float4& to = row & 1 ? odd : even;
-                    to.x += four.x;
-                    to.y += four.y;
-                    to.z += four.z;
-                    to.w += four.w;
-                }
-            }
+            const int at = t & 1;
+            wait(barrier(DS_IN + at), (t >> 1) & 1);
+            diagonals.sum(base + AT_DS + (at * 2 + of) * TILE_BYTES);
             __syncwarp();
-            if (lane == 0) arrive(barrier(LINES_OUT + of));
-            seen++;
-            float left_of = __shfl_up_sync(0xffffffff, odd.w, 1);
-            if (lane == 0) left_of = 0.0f;
-            so_far.x += even.x + left_of;
-            so_far.y += even.y + odd.x;
-            so_far.z += even.z + odd.y;
-            so_far.w += even.w + odd.z;
-            *out = so_far;
-            __syncwarp();  // the next tile's numbers may be of another thread
+            if (lane == 0) arrive(barrier(DS_OUT + 2 * of + at));
+            diagonals.add_to(own + walk.start_k - walk.tile * TILE);
+            __syncwarp();
+            t++;
         } while (walk.next());
-        wait(barrier(LINES_IN + of), seen & 1);
-        if (lane == 0) {
-            float* zero = own + TILE - 1;  // where offset 0 stands
-            for (int warp = 0; warp < 4; warp++) {
-                const float low = lines[8 * warp * PITCH], high = lines[8 * warp * PITCH + 1];
-                if (low != 0.0f) zero[-flat] += low;
-                if (high != 0.0f) zero[flat] += high;
-            }
-        }
 #endif
         return;
     }
@@ -380,7 +348,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         return;
     }
 
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;\n");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 224;\n");
     if (!walk.begin()) return;
     const int thread = threadIdx.x & 127, warp = thread >> 5, row8 = lane >> 2, pair = thread & 3;
     const float factor = (float)(scale * 1.4426950408889634), unit = (float)scale;
@@ -441,7 +409,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int row = before_row + 16 * warp + row8 + 8 * r;
-            u16* to = dq + (((long long)before_b * q_len + row) * heads + head) * TILE + group * 32;
+            u16* to = dq + (((long long)before_b * q_len + row) * pitch + head) * TILE + group * 32;
             keep_row<4>(to, dq_acc + 2 * r, unit, row < q_len);
         }
     };
@@ -467,13 +435,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     };
     load_segments();
 #endif
-#ifdef SUMS
-    float* lines = (float*)(shared + AT_LINES) + (threadIdx.x >> 5) * 8 * PITCH;
-    for (int i = lane; i < 8 * PITCH; i += 32) lines[i] = 0.0f;
-    __syncwarp();  // other threads of the warp write there next
-    float of_low = 0.0f, of_high = 0.0f;  // of tiles that hold one number
-    int given = 0;                        // other tiles
-#endif
     Ring<STAGES> stage;
     Ring<2> block;
     int t = 0;
@@ -491,7 +452,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         const float2* delta_of = (const float2*)(numbers + OF_DELTA) + pair;
         const bool checked =  // whether pairs may not count
             start_q + TILE > q_len || start_k + TILE > walk.length || (causal && start_q < start_k + TILE - 1 - shift);
-        const bool low = is_low(start_k - start_q, flat), high = is_high(start_k - start_q, flat);
         const BiasOfColumns::Tile bias(numbers + OF_BIAS, group, thread);
         products_done();
         pin(s);
@@ -507,9 +467,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         products_sent();
 
         u32 weights[16], packed[16];
-#ifdef SUMS
-        float2 along[9];
-#endif
         auto weigh = [&](int n) {  // the scores of a fragment of queries
             const float2 subtract = lse_of[4 * n];
 #pragma unroll
@@ -583,11 +540,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
 #else
                 const float d0 = s[i] * fmaf(dp[i], drop.unit, -subtract.x);
                 const float d1 = s[i + 1] * fmaf(dp[i + 1], drop.unit, -subtract.y);
-#endif
-#ifdef SUMS
-                const bool first = r == 0 || n == 0;  // of its diagonal
-                along[r - n + 7].y = first ? d0 : along[r - n + 7].y + d0;
-                along[r - n + 7].x = first ? d1 : along[r - n + 7].x + d1;
 #endif
 #ifdef SEGMENTS
                 const float2 of_query = ((const float2*)(numbers + OF_SEGMENTS))[4 * n + pair];
@@ -676,6 +628,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
 
         // The gradient of the scores, for the gradient of q of both groups.
         {
+#ifdef SUMS
+            wait(barrier(DS_OUT + 2 * group + (t & 1)), ((t >> 1) & 1) ^ 1);
+#endif
             const u32 to = base + AT_DS + ((t & 1) * 2 + group) * TILE_BYTES + (16 * warp + (lane & 15)) * 128;
 #pragma unroll
             for (int two = 0; two < 4; two++) {
@@ -695,22 +650,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         products_begin();
         multiply_tile(dk_acc, packed, q_is);
         products_sent();
-#ifdef SUMS
-        if (low || high) {
-            float sum = 0.0f;
-#pragma unroll
-            for (int m = 0; m < 9; m++) sum += along[m].x + along[m].y;
-            (low ? of_low : of_high) += sum;
-        } else {
-            // Rows move by two, so that diagonals of even rows lie below one another, and those of odd rows.
-            wait(barrier(LINES_OUT + group), (given & 1) ^ 1);
-#pragma unroll
-            for (int m = 0; m < 9; m++) *(float2*)(lines + row8 * PITCH + 8 * m + 6 - 2 * pair + (row8 & 6)) = along[m];
-            __syncwarp();
-            if (lane == 0) arrive(barrier(LINES_IN + group));
-            given++;
-        }
-#endif
 
         // The next tile's scores. Where there is none, any others: nobody reads them.
         const bool ends = walk.left == 1;
@@ -753,7 +692,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         sums_b = before_b, sums_row = start_q, sums_key = start_k;
 #endif
         if (ends) {
-            keep_gradients(dk, dv, dk_acc, dv_acc, unit, drop.unit, before_b, head, heads, row0, k_len);
+            keep_gradients(dk, dv, dk_acc, dv_acc, unit, drop.unit, before_b, head, pitch, row0, k_len);
 #pragma unroll
             for (int i = 0; i < 32; i++) dk_acc[i] = dv_acc[i] = 0.0f;
 #ifdef DROPOUT
@@ -790,19 +729,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     publish();
     __syncwarp();
     if (lane == 0) arrive(barrier(SLOT_DONE + ((t - 1) & 1)));
-#ifdef SUMS
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) {
-        of_low += __shfl_xor_sync(0xffffffff, of_low, step);
-        of_high += __shfl_xor_sync(0xffffffff, of_high, step);
-    }
-    wait(barrier(LINES_OUT + group), (given & 1) ^ 1);
-    if (lane == 0) {
-        lines[0] = of_low;
-        lines[1] = of_high;
-        arrive(barrier(LINES_IN + group));
-    }
-#endif
 #ifdef SEGMENTS
 #pragma unroll
     for (int which = 0; which < 2; which++) {

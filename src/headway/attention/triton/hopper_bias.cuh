@@ -3,7 +3,7 @@
 //
 // Toeplitz: fragments on one diagonal of a tile hold the same offsets, so a thread needs 9 pairs of numbers for its 32
 // scores. The table (H|1, 2, padded) has the bias in units of log 2 from offset -before - 8 on, and from the next on: of any
-// pair, one of the two is aligned. Tiles all of whose offsets are `flat` or more, or -flat or less, hold one number.
+// pair, one of the two is aligned.
 //
 // MATRIX: tiles lie as threads hold scores, (H|1, tiles of rows, tiles of columns, 4, 128 threads, 8) of 16 bits.
 //
@@ -101,7 +101,3 @@ struct BiasOfColumns : Bias {
     };
 };
 #endif
-
-// Of a tile of 64 x 64 whose corner has this offset, whether it holds the lowest or the highest number only.
-__device__ __forceinline__ bool is_low(int offset, int flat) { return offset + TILE - 1 <= -flat; }
-__device__ __forceinline__ bool is_high(int offset, int flat) { return offset - (TILE - 1) >= flat; }

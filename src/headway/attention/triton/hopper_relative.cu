@@ -126,9 +126,9 @@ extern "C" __global__ void __launch_bounds__(128) settle(
     const __grid_constant__ TensorMap dq_map, const __grid_constant__ TensorMap weights_map,  // (B, H, Lq, PLACES)
     const u16* dscores,                             // (B, H, tiles of queries, 8, KEPT, 8 x 8)
     const float* row_sums,                          // (B, H, parts, 2, tiles of 64): at the left end, of all
-    const u16* key_table, const int* lengths, u16* dq,  // (H, 64, 64); (B,) or null; (B, Lq, H, 64)
+    const u16* key_table, const int* lengths, u16* dq,  // (H, 64, 64); (B,) or null; (B, Lq, H of pitch, 64)
     float* sums,                                    // (tables, H, slots, 2 * REACH + 1, 64)
-    int parts, int batch, int heads, int groups, int q_len, int k_len, int causal, int begin, double scale,
+    int pitch, int parts, int batch, int heads, int groups, int q_len, int k_len, int causal, int begin, double scale,
     const u32* noise, double dropout) {
     constexpr int PIECES = PLACES / 8, KEPT_BYTES = TILE / 8 * KEPT * FRAGMENT * 2;
     constexpr int WEIGHTS = 0, GRAD = TILE_BYTES, Q = 2 * TILE_BYTES, DQ = 3 * TILE_BYTES, AT_KEPT = 4 * TILE_BYTES;
@@ -283,7 +283,7 @@ extern "C" __global__ void __launch_bounds__(128) settle(
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int row = start_q + 16 * warp + row8 + 8 * r;
-            keep_row<8>(dq + ((b * q_len + row) * heads + head) * TILE, dq_acc + 2 * r, 1.0f, row < q_len);
+            keep_row<8>(dq + ((b * q_len + row) * pitch + head) * TILE, dq_acc + 2 * r, 1.0f, row < q_len);
         }
 #endif
         products_done();

@@ -39,10 +39,10 @@ extern "C" __global__ void __launch_bounds__(384, 1) tile(
     const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap grad_map,
     const float* lse,                          // (B, H, Lq)
     const Numbers* table, const int* lengths,  // of tiles whose rows are queries; (B,), or null
-    u16* dq, u16* dk, u16* dv,                 // (B, L, H, 64)
+    u16* dq, u16* dk, u16* dv,                 // (B, L, H of pitch, 64)
     float* sums,                               // LEARNED: (chunks, H, Lq, Lk)
     int batch, int heads, int groups, int q_len, int k_len, int causal, int table_head, int tiles_of_row, int,
-    int chunks, double scale, const u32* noise, double dropout) {
+    int chunks, int pitch, double scale, const u32* noise, double dropout) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 base = (u32)__cvta_generic_to_shared(shared);
     auto barrier = [&](int which) { return base + AT_BARRIERS + 8 * which; };
@@ -64,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) tile(
     Ring<STAGES> stage;
 
     if (group == 2) {  // the loader
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;\n");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;\n");
         if (threadIdx.x > 256) return;
         if (BIAS_BYTES > 0) {
             arrive_and_expect(barrier(BIAS_IN), 2 * BIAS_BYTES);
@@ -91,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) tile(
         return;
     }
 
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;\n");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;\n");
     const int thread = threadIdx.x & 127, warp = thread >> 5, row8 = lane >> 2, pair = thread & 3;
     const int row0 = group * TILE + 16 * warp + row8, shift = k_len - q_len;  // and row0 + 8; a query, then a key
     const float factor = (float)(scale * 1.4426950408889634), nothing = __int_as_float(0x7f800000);
@@ -212,9 +212,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) tile(
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int row = row0 + 8 * r;
-            keep_row<8>(dq + (((long long)b * q_len + row) * heads + head) * TILE, dq_acc + 2 * r, (float)scale, row < q_len);
+            keep_row<8>(dq + (((long long)b * q_len + row) * pitch + head) * TILE, dq_acc + 2 * r, (float)scale, row < q_len);
         }
-        keep_gradients(dk, dv, dk_acc, dv_acc, (float)scale, drop.unit, b, head, heads, row0, k_len);
+        keep_gradients(dk, dv, dk_acc, dv_acc, (float)scale, drop.unit, b, head, pitch, row0, k_len);
         stage.next();
     }
 #ifdef LEARNED

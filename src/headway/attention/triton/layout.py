@@ -15,6 +15,36 @@ def rows_first(like: Tensor, length: int, width: int) -> Tensor:
     return like.new_empty(like.shape[0], length, like.shape[1], width).transpose(1, 2)
 
 
+def for_gradients(q: Tensor, k: Tensor, v: Tensor, packed: bool) -> tuple[Tensor | None, list[Tensor]]:
+    """Room for the gradients of q, k and v, each for every query head; `packed`, as views of one tensor."""
+    whole = _beside(q) if packed else None
+    return whole, [rows_first(q, *t.shape[2:]) for t in (q, k, v)] if whole is None else list(_apart(whole))
+
+
+def gradients_like(q: Tensor, k: Tensor, v: Tensor, packed: bool) -> list[Tensor]:
+    """What an operator gives as the gradients of q, k and v; `packed`, the first is that of all, (B, L, 3, H, D)."""
+    if packed:
+        return [_beside(q), q.new_empty(0), q.new_empty(0)]
+    return [rows_first(t, *t.shape[2:]) for t in (q, k, v)]
+
+
+def packed_gradients(dq: Tensor, dk: Tensor, dv: Tensor) -> Tensor:  # (B, L, 3, H, D)
+    """A copy of all, for kernels that write them apart."""
+    whole = _beside(dq)
+    for part, gradient in zip(_apart(whole), (dq, dk, dv), strict=True):
+        part.copy_(gradient)
+    return whole
+
+
+def _beside(q: Tensor) -> Tensor:
+    batch, heads, length, width = q.shape
+    return q.new_empty(batch, length, 3, heads, width)
+
+
+def _apart(whole: Tensor) -> Tensor:  # (3, B, H, L, D)
+    return whole.permute(2, 0, 3, 1, 4)
+
+
 def summed_groups(t: Tensor, groups: int) -> Tensor:
     """Over the query heads of each key head, (B, H, L, D) -> (B, H / groups, L, D)."""
     batch, heads, length, width = t.shape

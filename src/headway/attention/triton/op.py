@@ -11,7 +11,15 @@ from torch import Tensor
 
 from headway.attention.triton import backward_kernels, diagonal_kernel, forward_kernel, hopper, short
 from headway.attention.triton.arguments import Call
-from headway.attention.triton.layout import by_eight, rows_first, strides, summed_groups
+from headway.attention.triton.layout import (
+    by_eight,
+    for_gradients,
+    gradients_like,
+    packed_gradients,
+    rows_first,
+    strides,
+    summed_groups,
+)
 from headway.attention.triton.tables import Parts, balanced, of_parts
 
 DIAGONAL_PROGRAMS = 4  # for each multiprocessor
@@ -22,6 +30,7 @@ def fused(
     q: Tensor,  # (B, H, Lq, D)
     k: Tensor,  # (B, Hk, Lk, D)
     v: Tensor,  # (B, Hk, Lk, Dv)
+    qkv: Tensor | None,  # (B, L, 3, H, D): what they are views of, whose gradient is wanted in place of theirs
     values: Tensor | None,  # (B|1, H|1, Lq + Lk - 1), a Toeplitz bias
     left: Tensor | None,  # (B|1, H|1, Lq, R), a low-rank bias
     right: Tensor | None,  # (B|1, H|1, Lk, R)
@@ -38,7 +47,6 @@ def fused(
     scale: float,
     dropout: float,
     noise: Tensor | None,  # (B, H, numbers of queries and keys) of 32 bits, for dropout; see `noise`
-    flat: int,  # from this offset on in both directions, values do not change
     exact: bool,  # whether to return what rounding took from the output, for the gradients of shared factors
     by: str,  # which kernels: "one tile", "hopper" or "triton"
     backward_by: str,  # or "hopper tile"
@@ -53,7 +61,7 @@ def fused(
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
     of_offsets = _weights_like(q, reach, exact).zero_() if weights else q.new_empty(0)
     if by == "hopper":
-        hopper.Hopper(call, tables, flat, segments is not None).forward(out, rest if exact else None, lse)
+        hopper.Hopper(call, tables, segments is not None).forward(out, rest if exact else None, lse)
         return out, lse, of_offsets, rest
     setting = call.config("forward")
     grid = (triton.cdiv(q.shape[2], setting["BLOCK_Q"]) * q.shape[0] * q.shape[1],)
@@ -91,7 +99,7 @@ def fused_backward(
     scale: float,
     dropout: float,
     noise: Tensor | None,
-    flat: int,
+    packed: bool,  # whether the gradient of qkv is wanted, in place of that of q
     learned: bool,  # whether the gradient of values is wanted
     by: str,
     tables: list[Tensor],
@@ -104,17 +112,17 @@ def fused_backward(
     weights = of_offsets.numel() > 0
     if by == "one tile":
         grads = short.backward(call, tables, values, grad, lse, learned)
-        return _shaped(call, grads, None, values if learned else None)
-    batch, heads, q_len, width = q.shape
+        return _shaped(call, grads, None, values if learned else None, packed=packed)
+    batch, heads, q_len, _ = q.shape
     k_len, v_width = v.shape[2:]
-    dq, dk, dv = (rows_first(q, *size) for size in ((q_len, width), (k_len, width), (k_len, v_width)))
+    whole, (dq, dk, dv) = for_gradients(q, k, v, packed and by != "triton")
     of_bias: Parts = (None, None, None)
     if by == "hopper tile":
-        fast = hopper.Hopper(call, tables, flat, segments=False)
+        fast = hopper.Hopper(call, tables, segments=False)
         total = fast.tile(grad, lse, dq, dk, dv, learned or left is not None)
         if total is not None:
             of_bias = of_parts(values if learned else None, left, right, total, q.dtype)
-        return _shaped(call, (dq, dk, dv, *of_bias), None, values if learned else None)
+        return _shaped(call, (dq, dk, dv, *of_bias), None, values if learned else None, packed=packed, whole=whole)
     pairs = batch * heads
     delta = torch.empty_like(lse)
     backward_kernels.delta_kernel[(triton.cdiv(q_len, 64) * pairs,)](
@@ -122,12 +130,13 @@ def fused_backward(
         REST=rest.numel() > 0, V_WIDTH=v_width, BLOCK=64, BLOCK_V=call.width_flags["BLOCK_V"],
     )  # fmt: skip
     if by == "hopper":
-        fast = hopper.Hopper(call, tables, flat, segments is not None, learned)
+        fast = hopper.Hopper(call, tables, segments is not None, learned)
         dvalues, dsegments = fast.backward(grad, lse, delta, dq, dk, dv)
         of_bias = (dvalues, None, None)
         if left is not None:
             of_bias = of_parts(values if learned else None, left, right, fast.bias_grad(grad, lse, delta), q.dtype)
-        return _shaped(call, (dq, dk, dv, *of_bias), None, values if learned else None, segments, dsegments)
+        grads = (dq, dk, dv, *of_bias)
+        return _shaped(call, grads, None, values if learned else None, segments, dsegments, packed=packed, whole=whole)
 
     to_weights = call.nothing
     if weights:
@@ -155,7 +164,7 @@ def fused_backward(
     if values is not None and learned:
         dvalues = _toeplitz_grad(call, values, before, bias, flags)
     grads = (dq, dk, dv, dvalues, dleft, dright)
-    return _shaped(call, grads, None if rows is None else drows, values if learned else None)
+    return _shaped(call, grads, None if rows is None else drows, values if learned else None, packed=packed)
 
 
 Grads = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
@@ -168,6 +177,9 @@ def _shaped(
     values: Tensor | None,  # where it is learned
     segments: Tensor | None = None,
     dsegments: Tensor | None = None,  # (H, 2)
+    *,
+    packed: bool,
+    whole: Tensor | None = None,  # where the gradients of q, k and v are views of one tensor already
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Sum what was shared; empty where there is nothing (an operator may not return one tensor twice)."""
     dq, dk, dv, *of_bias = grads
@@ -176,6 +188,8 @@ def _shaped(
     groups = call.q.shape[1] // call.k.shape[1]
     if groups > 1:
         dk, dv = (summed_groups(t, groups) for t in (dk, dv))
+    if packed:
+        dq, dk, dv = packed_gradients(dq, dk, dv) if whole is None else whole, call.q.new_empty(0), call.q.new_empty(0)
     dvalues, dleft, dright = (
         call.q.new_empty(0) if like is None or grad is None else _summed(grad, like)
         for grad, like in zip(of_bias, (values, call.left, call.right), strict=True)
@@ -234,7 +248,7 @@ def _summed(grad: Tensor, like: Tensor) -> Tensor:
 
 
 @fused.register_fake
-def _(q, k, v, values, left, right, segments, rows, reach, shift, weights, *rest):  # type: ignore[no-untyped-def]
+def _(q, k, v, qkv, values, left, right, segments, rows, reach, shift, weights, *rest):  # type: ignore[no-untyped-def]
     out = rows_first(q, q.shape[2], v.shape[3])
     of_offsets = _weights_like(q, reach, rest[-5]) if weights else q.new_empty(0)
     exact = torch.empty_like(out) if rest[-5] else q.new_empty(0)
@@ -247,19 +261,18 @@ def _(grad, grad_weights, q, k, v, out, lse, of_offsets, rest, values, left, rig
         q.new_empty(0) if t is None else torch.empty_like(t, memory_format=torch.contiguous_format)
         for t in (values if others[-3] else None, left, right, segments, rows)
     ]
-    grads = [rows_first(t, t.shape[2], t.shape[3]) for t in (q, k, v)]
-    return *grads, *of_bias
+    return *gradients_like(q, k, v, others[-4]), *of_bias
 
 
 def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    q, k, v, values, left, right, segments, rows, reach, shift, _, mask, causal, lengths, *others = inputs
-    q_documents, k_documents, scale, dropout, noise, flat, _, _, backward_by, tables, backward_tables = others
+    q, k, v, qkv, values, left, right, segments, rows, reach, shift, _, mask, causal, lengths, *others = inputs
+    q_documents, k_documents, scale, dropout, noise, _, _, backward_by, tables, backward_tables = others
     ctx.save_for_backward(
         q, k, v, *output, values, left, right, segments, rows, mask, lengths, q_documents, k_documents, noise,
         *backward_tables,
     )  # fmt: skip
     learned = values is not None and values.requires_grad
-    ctx.settings = reach, shift, causal, scale, dropout, flat, learned, backward_by, len(tables)
+    ctx.settings = reach, shift, causal, scale, dropout, qkv is not None, learned, backward_by, len(tables)
     ctx.mark_non_differentiable(output[1], output[3])
     ctx.set_materialize_grads(False)
 
@@ -267,7 +280,7 @@ def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
 def _differentiate(ctx, grad, _lse, grad_weights, _rest):  # type: ignore[no-untyped-def]
     q, k, v, out, lse, of_offsets, rest, values, left, right, segments, rows, *others = ctx.saved_tensors
     mask, lengths, q_documents, k_documents, noise, *tables = others
-    reach, shift, causal, scale, dropout, flat, learned, backward_by, forward_tables = ctx.settings
+    reach, shift, causal, scale, dropout, packed, learned, backward_by, forward_tables = ctx.settings
     of_tables = [None] * forward_tables, [None] * len(tables)
     if grad is None and grad_weights is None:
         return *(None,) * 23, *of_tables
@@ -275,7 +288,7 @@ def _differentiate(ctx, grad, _lse, grad_weights, _rest):  # type: ignore[no-unt
         grad = torch.zeros_like(out)
     dq, dk, dv, dvalues, dleft, dright, dsegments, drows = fused_backward(
         grad, grad_weights, q, k, v, out, lse, of_offsets, rest, values, left, right, segments, rows, reach, shift,
-        mask, causal, lengths, q_documents, k_documents, scale, dropout, noise, flat, learned, backward_by, tables,
+        mask, causal, lengths, q_documents, k_documents, scale, dropout, noise, packed, learned, backward_by, tables,
     )  # fmt: skip
     of_bias = (
         dvalues if learned else None,
@@ -284,7 +297,8 @@ def _differentiate(ctx, grad, _lse, grad_weights, _rest):  # type: ignore[no-unt
         None if segments is None else dsegments,
         None if rows is None else drows,
     )
-    return dq, dk, dv, *of_bias, *(None,) * 15, *of_tables
+    of_inputs = (None, None, None, dq) if packed else (dq, dk, dv, None)
+    return *of_inputs, *of_bias, *(None,) * 14, *of_tables
 
 
 def no_second(ctx, *grads):  # type: ignore[no-untyped-def]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headway.attention.triton import cuda, hopper
 from headway.attention.triton.hopper import TILE_BYTES
-from headway.attention.triton.layout import rows_first, strides, summed_groups
+from headway.attention.triton.layout import for_gradients, gradients_like, rows_first, strides, summed_groups
 from headway.attention.triton.op import no_second
 from headway.attention.triton.tables import BLOCK, TILE
 
@@ -47,6 +47,7 @@ def fused_relative(
     q: Tensor,  # (B, H, Lq, 64), half precision
     k: Tensor,  # (B, Hk, Lk, 64)
     v: Tensor,  # (B, Hk, Lk, 64)
+    qkv: Tensor | None,  # (B, L, 3, H, 64): what they are views of, whose gradient is wanted in place of theirs
     key_table: Tensor | None,  # (H, 2 * reach + 1, 64) float32, scaled as q . k is
     value_table: Tensor | None,
     key_places: Tensor | None,  # the same as the kernels read them (`in_places`), in the type of q
@@ -100,6 +101,7 @@ def fused_relative_backward(
     scale: float,
     dropout: float,
     noise: Tensor | None,
+    packed: bool,  # whether the gradient of qkv is wanted, in place of that of q
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # of q, k, v and the given tables (1 or 2, H, 2 * reach + 1, 64)
     aligned = grad.stride(3) == 1 and all(stride % 8 == 0 for stride in grad.stride()[:3])
     grad = grad if aligned and grad.data_ptr() % 16 == 0 else grad.contiguous()
@@ -107,7 +109,7 @@ def fused_relative_backward(
     call = _Call(q, k, key_places, value_places, reach, begin, causal, lengths, scale, dropout, noise)
     batch, heads, q_len, _ = q.shape
     k_len = k.shape[2]
-    dq, dk, dv = (rows_first(q, length, TILE) for length in (q_len, k_len, k_len))
+    whole, (dq, dk, dv) = for_gradients(q, k, v, packed)
     if lengths is not None:  # blocks of keys that nobody sees are left out
         dk.zero_()
         dv.zero_()
@@ -134,7 +136,7 @@ def fused_relative_backward(
         (16 + 2 * stages) * TILE_BYTES + stages * (6 * TILE * 4 + 2 * TILE * 16 * seen) + 176 + 2048,
         *(cuda.tensor_map(t) for t in (q, k, v, grad)), lse, delta, None, call.lengths, None, None, None,
         dq, dk, dv, sums_q, counters, None, None, *looked_up, ends, dscores, row_sums, begin,
-        batch, *call.sizes[:-1], *NO_BIAS, 0, *shares,
+        batch, *call.sizes[:-1], *NO_BIAS, *shares, hopper.heads_apart(dq),
         flags=("-DPLAIN", *phase), together=teams > 1,
     )  # fmt: skip
     programs = call.programs(SETTLE_PROGRAMS)
@@ -143,9 +145,11 @@ def fused_relative_backward(
     call.run(
         "relative", (programs * heads, 1), BLOCK, 10 * TILE_BYTES + 2 * TILE * 16 * kept + 16,
         *(cuda.tensor_map(t) for t in (q, grad, dq, weights)), dscores, row_sums,
-        call.tables[0], call.lengths, dq, sums, teams * 2, batch, *call.sizes,
+        call.tables[0], call.lengths, dq, sums, hopper.heads_apart(dq), teams * 2, batch, *call.sizes,
         name="settle", flags=phase,
     )  # fmt: skip
+    if whole is not None:
+        return whole, q.new_empty(0), q.new_empty(0), sums.sum(2)
     groups = heads // k.shape[1]
     if groups > 1:
         dk, dv = (summed_groups(t, groups) for t in (dk, dv))
@@ -207,7 +211,7 @@ def in_places(table: Tensor) -> Tensor:  # (H, 2 * reach + 1, 64) -> (H, 64, 64)
 
 
 @fused_relative.register_fake
-def _(q, k, v, key_table, value_table, key_places, value_places, reach, *rest):  # type: ignore[no-untyped-def]
+def _(q, k, v, qkv, key_table, value_table, key_places, value_places, reach, *rest):  # type: ignore[no-untyped-def]
     out, lse = rows_first(q, q.shape[2], v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
     return out, lse, _of_places(q, reach, rest[-1])
 
@@ -215,27 +219,28 @@ def _(q, k, v, key_table, value_table, key_places, value_places, reach, *rest): 
 @fused_relative_backward.register_fake
 def _(grad, q, k, v, out, lse, weights, key_table, value_table, *rest):  # type: ignore[no-untyped-def]
     of_tables = torch.stack([t for t in (key_table, value_table) if t is not None])
-    return *(rows_first(t, t.shape[2], t.shape[3]) for t in (q, k, v)), of_tables
+    return *gradients_like(q, k, v, rest[-1]), of_tables
 
 
 def _save(ctx: Any, inputs: Any, output: Any) -> None:
-    q, k, v, *tables, reach, begin, causal, lengths, scale, dropout, noise, _ = inputs
+    q, k, v, qkv, *tables, reach, begin, causal, lengths, scale, dropout, noise, _ = inputs
     ctx.save_for_backward(q, k, v, *output, *tables, lengths, noise)
-    ctx.settings = reach, begin, causal, scale, dropout
+    ctx.settings = reach, begin, causal, scale, dropout, qkv is not None
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)  # zeros for what is not differentiable
 
 
 def _differentiate(ctx: Any, grad: Tensor, _lse: Any, _weights: Any) -> tuple[Tensor | None, ...]:
     *tensors, key_table, value_table, key_places, value_places, lengths, noise = ctx.saved_tensors
-    reach, begin, causal, scale, dropout = ctx.settings
+    reach, begin, causal, scale, dropout, packed = ctx.settings
     dq, dk, dv, of_tables = fused_relative_backward(
         grad, *tensors, key_table, value_table, key_places, value_places,
-        reach, begin, causal, lengths, scale, dropout, noise,
+        reach, begin, causal, lengths, scale, dropout, noise, packed,
     )  # fmt: skip
     of_keys = None if key_table is None else of_tables[0]
     of_values = None if value_table is None else of_tables[-1]
-    return dq, dk, dv, of_keys, of_values, *(None,) * 10
+    of_inputs = (None, None, None, dq) if packed else (dq, dk, dv, None)
+    return *of_inputs, of_keys, of_values, *(None,) * 10
 
 
 fused_relative.register_autograd(_differentiate, setup_context=_save)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import EncoderDecoderCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from headway.attention.call import attention
+from headway.attention.call import attention, self_attention
 from headway.attention.eager import weighted
 from headway.attention.request import checked
 from headway.models.frame import Frame
@@ -86,21 +86,22 @@ class SelfAttention(nn.Module):
         self.qkv = Linear(config.hidden_size, 3 * config.hidden_size)
         self.output = Linear(config.hidden_size, config.hidden_size)
 
-    def project(self, x: Tensor, packing: Packing = ALL) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and v, each (B, H, L, D)."""
+    def project(self, x: Tensor, packing: Packing = ALL) -> Tensor:  # (B, L, 3, H, D)
+        """q, k and v."""
         qkv = packing.padded(self.qkv(x))
-        q, k, v = qkv.view(*qkv.shape[:2], 3, *self.heads).permute(2, 0, 3, 1, 4)
-        return q, k, v
+        return qkv.view(*qkv.shape[:2], 3, *self.heads)
 
     def forward(
         self, x: Tensor, frame: Frame, packing: Packing, cache: EncoderDecoderCache | None, output_attentions: bool
     ) -> tuple[Tensor, Tensor | None]:
-        q, k, v = self.project(x, packing)
-        q, k = frame.rotate(q, k, self.index)  # keys are turned before they join the cache
+        qkv = self.project(x, packing)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, L, D)
+        turned, k = frame.rotate(q, k, self.index)  # keys are turned before they join the cache
         if cache is not None:
             k, v = cache.self_attention_cache.update(k, v, self.index)
         dropout = self.dropout if self.training else 0.0
-        mixed, weights = attend(q, k, v, frame, self.index, self.causal, dropout, output_attentions)
+        whole = qkv if turned is q and cache is None else None
+        mixed, weights = attend(turned, k, v, frame, self.index, self.causal, dropout, output_attentions, whole)
         return self.output(packing.packed(mixed.transpose(1, 2).flatten(2))), weights
 
 
@@ -184,7 +185,15 @@ class Residual(nn.Module):
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, frame: Frame, layer: int, causal: bool, dropout: float, output_attentions: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    frame: Frame,
+    layer: int,
+    causal: bool,
+    dropout: float,
+    output_attentions: bool,
+    qkv: Tensor | None = None,  # (B, L, 3, H, D), where q, k and v are as one projection made them
 ) -> tuple[Tensor, Tensor | None]:  # (B, H, Lq, D), and the weights (B, H, Lq, Lk) if they were asked for
     arguments: dict[str, Any] = {
         "bias": frame.bias(layer),
@@ -198,4 +207,6 @@ def attend(
     }
     if output_attentions:
         return weighted(checked(q, k, v, **arguments))
+    if qkv is not None:
+        return self_attention(qkv, **arguments), None
     return attention(q, k, v, **arguments), None

@@ -52,7 +52,7 @@ class Step:
 
     def _attend(self, layer: DecoderLayer, x: Tensor) -> Tensor:
         state, index = self.state, layer.attention.index
-        q, k, v = layer.attention.project(x)  # (B, H, K, D)
+        q, k, v = layer.attention.project(x).permute(2, 0, 3, 1, 4)  # each (B, H, K, D)
         if "queries and keys" in self.decoder.encoding.places:
             q, k = self._turned(q, k, index)
         state.keys[index].index_copy_(2, self.slots, k)
