@@ -133,6 +133,27 @@ def check(kind, dtype, batch, heads, groups, q_len, k_len, width, **options):
     assert not missed, missed
 
 
+def check_packed(kind, dtype, batch, heads, length, width, **options):
+    """Gradients in one tensor are the same bits as those of q, k and v apart."""
+    make, parameters = made(kind, batch, heads, length, length, width)
+    qkv = draw(batch, length, 3, heads, width).to(dtype).requires_grad_()
+    parameters = [t.float().requires_grad_() for t in parameters]
+    upstream = draw(batch, heads, length, width).to(dtype)
+    found = []
+    for packed in (True, False):
+        bias = make(*parameters)
+        bias, value_bias = bias if isinstance(bias, tuple) else (bias, None)
+        torch.manual_seed(1)
+        if packed:
+            output = hw.self_attention(qkv, bias, value_bias, backend="triton", **options)
+        else:
+            q, k, v = qkv.permute(2, 0, 3, 1, 4)
+            output = hw.attention(q, k, v, bias, value_bias, backend="triton", **options)
+        found.append([output, *torch.autograd.grad(output, [qkv, *parameters], upstream)])
+    for together, apart in zip(*found, strict=True):
+        assert torch.equal(together, apart)
+
+
 def of_scores(make, parameters, inputs, upstream, **options):
     """The gradient of every score, in float64."""
     bias = make(*parameters)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from oracle import CUDA, DEVICE, DTYPES, KINDS, check, draw, made, masks, outcome
+from oracle import CUDA, DEVICE, DTYPES, KINDS, check, check_packed, draw, made, masks, outcome
 
 import headway as hw
 
@@ -66,6 +66,17 @@ def test_tables_of_a_matrix(parts, q_len, k_len, rank):
     assert torch.equal(rows, in_fragments(plain)) and torch.equal(columns, in_fragments(plain.mT))
     (alone,) = matrix_tables(values, left, right, q_len, k_len, plain=False, rows=False, columns=True)
     assert torch.equal(alone, columns)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("kind", ["none", "toeplitz", "low rank", "relative keys and values", "everything"])
+def test_gradients_in_one_tensor(kind, dropout):
+    check_packed(kind, torch.float32, 2, 2, 40, 16, causal=True, dropout=dropout)
+
+
+@pytest.mark.parametrize("kind", SHORT_KINDS)
+def test_one_tile_with_gradients_in_one_tensor(one_tile, kind):
+    check_packed(kind, torch.float32, 2, 2, 33, 16)
 
 
 @pytest.mark.parametrize("masking", ["causal", "lengths", "mask", "documents", "all"])

@@ -6,7 +6,7 @@ import importlib
 
 import pytest
 import torch
-from oracle import CUDA, DEVICE, KINDS, check, draw, made, masks, of_relatives, outcome
+from oracle import CUDA, DEVICE, KINDS, check, check_packed, draw, made, masks, of_relatives, outcome
 
 import headway as hw
 
@@ -34,7 +34,7 @@ def test_width_64_where_blocks_of_threads_share_keys(batch, q_len, k_len, kind, 
 @pytest.mark.parametrize("masking", ["nothing", "causal", "lengths"])
 @pytest.mark.parametrize(("q_len", "k_len"), [(64, 64), (130, 300), (300, 130), (1, 200), (700, 700), (1, 2), (5, 4)])
 @pytest.mark.parametrize("kind", ["none", "clipped", "two segments", "clipped and two segments"])
-def test_width_64_with_constant_tiles_segments_or_nothing(kind, q_len, k_len, masking):
+def test_width_64_with_clipped_offsets_segments_or_nothing(kind, q_len, k_len, masking):
     check(kind, torch.bfloat16, 3, 4, 2, q_len, k_len, 64, **masks(3, q_len, k_len)[masking])
 
 
@@ -246,6 +246,35 @@ def test_width_64_with_relatives_and_dropout_is_as_in_the_other_kernels(kind, mo
         found.append(outcome("triton", torch.bfloat16, make, parameters, inputs, upstream, dropout=0.3))
     for ours, others in zip(*found, strict=True):
         assert (ours.double() - others.double()).norm() <= 0.01 * others.double().norm()
+
+
+@pytest.mark.parametrize("masking", ["nothing", "lengths"])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("length", [64, 130, 300])
+@pytest.mark.parametrize("kind", ["none", "toeplitz", "low rank", "two segments", "relative, reach 16"])
+def test_width_64_with_gradients_in_one_tensor(kind, length, dropout, masking):
+    options = masks(3, length, length)[masking]
+    check_packed(kind, torch.bfloat16, 3, 4, length, 64, dropout=dropout, **options)
+
+
+@pytest.mark.parametrize("kind", TILE_KINDS)
+@pytest.mark.parametrize("length", [64, 101, 128])
+def test_width_64_of_one_tile_with_gradients_in_one_tensor(one_tile, kind, length):
+    check_packed(kind, torch.bfloat16, 40, 4, length, 64, dropout=0.1)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own code
+def test_compiled_whole_with_gradients_in_one_tensor():
+    qkv = torch.randn(2, 200, 3, 2, 64, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
+    values = torch.randn(1, 2, 399, device=DEVICE, requires_grad=True)
+
+    def run(qkv, values):
+        return hw.self_attention(qkv, hw.Toeplitz(values))
+
+    expected = torch.autograd.grad(run(qkv, values).square().sum(), (qkv, values))
+    found = torch.autograd.grad(torch.compile(run, fullgraph=True)(qkv, values).square().sum(), (qkv, values))
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=2e-2 * float(theirs.abs().max()))
 
 
 def test_auto_takes_the_fused_kernels_without_a_bias_where_they_are_faster():

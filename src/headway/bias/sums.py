@@ -178,8 +178,7 @@ def _fold(a: Structured, b: Structured) -> Structured | None:
         if a.values.shape[-1] != b.values.shape[-1]:
             counts = f"{a.values.shape[-1]} and {b.values.shape[-1]}"
             raise ValueError(f"bias: expected Toeplitz terms of equally many offsets, got {counts}.")
-        reach = None if a.reach is None or b.reach is None else max(a.reach, b.reach)
-        return Toeplitz(a.values + b.values, a.q_len or b.q_len, reach)
+        return Toeplitz(a.values + b.values, a.q_len or b.q_len)
     if isinstance(a, Dense) and isinstance(b, Dense) and a.lengths == b.lengths:
         return Dense(a.matrix + b.matrix)
     if isinstance(a, LowRank) and isinstance(b, LowRank) and _same_axes(a, b):

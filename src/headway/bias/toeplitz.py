@@ -21,16 +21,14 @@ class Toeplitz(Bias):
     Departs:  R_{i-j} of the paper is indexed by j - i here, as everywhere in headway
     Checked:  tests/unit/bias, tests/parity/test_attention.py
 
-    Lq is taken from the call unless `q_len` is given; alone, an odd number of values means Lq = Lk. `reach` promises
-    that values of offsets j - i beyond -reach .. reach equal those at its ends, which kernels use.
+    Lq is taken from the call unless `q_len` is given; alone, an odd number of values means Lq = Lk.
     """
 
     values: Tensor
     q_len: Length = None
-    reach: Length = None
 
     TENSORS = ("values",)
-    STATICS = ("q_len", "reach")
+    STATICS = ("q_len",)
 
     def __post_init__(self) -> None:
         check_rank("Toeplitz.values", self.values, "B|1, H|1, Lq+Lk-1")
@@ -59,7 +57,7 @@ class Toeplitz(Bias):
         if below <= 0 and above <= 0:
             return cls(inner, q_len)
         ends = table[..., :1].expand(-1, -1, max(below, 0)), table[..., -1:].expand(-1, -1, max(above, 0))
-        return cls(torch.cat([ends[0], inner, ends[1]], -1), q_len, reach + abs(q_start))
+        return cls(torch.cat([ends[0], inner, ends[1]], -1), q_len)
 
     @property
     def batch(self) -> int:
@@ -82,7 +80,7 @@ class Toeplitz(Bias):
             )
         check_length("Toeplitz", "query", own[0], q_len)
         check_length("Toeplitz", "key", own[1], k_len)
-        return self if self.q_len is not None else type(self)(self.values, q_len, self.reach)
+        return self if self.q_len is not None else type(self)(self.values, q_len)
 
     def _square(self) -> Self:
         """Bound; Lq = Lk where nothing says otherwise."""

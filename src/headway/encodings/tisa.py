@@ -25,9 +25,9 @@ class Tisa(PositionEncoding):
     kernels=0 is the paper's bag of words (Table 3b, S = 0): no bias, and order is not seen. The values are float32 or
     wider.
 
-    `reach` cuts the tails: offsets beyond it take the value at ±reach, which the fused kernels then hold as one number
-    (`Toeplitz.reach`). A bell of sharpness b has fallen to a millionth sqrt(14 / b) tokens from its center, 118 for the
-    widest at the start. None is the formula at every offset.
+    `reach` cuts the tails: offsets beyond it take the value at ±reach, and the formula is worked out for those within.
+    A bell of sharpness b has fallen to a millionth sqrt(14 / b) tokens from its center, 118 for the widest at the start.
+    None is the formula at every offset.
     """
 
     name = "tisa"

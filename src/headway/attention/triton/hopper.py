@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -122,11 +123,12 @@ class Hopper:
         threads: int,
         shared_bytes: int,
         *arguments: cuda.Argument,
+        flags: Sequence[str] = (),
         together: bool = False,
     ) -> None:
         q = self.q
         with torch.cuda.device(q.device):
-            run = kernel(f"hopper_{name}.cu", name, shared_bytes, q.device.index, q.dtype, *self.flags)
+            run = kernel(f"hopper_{name}.cu", name, shared_bytes, q.device.index, q.dtype, *self.flags, *flags)
             rest = self.call.scale, self.call.noise, self.call.dropout
             run(blocks, threads, *arguments, *rest, together=together)
 
@@ -140,8 +142,7 @@ class Hopper:
         stages = 3 if factored or self.kind == "matrix" else 4
         left, right = self.factors or (q, k)  # of which maps are made, and not read
         table, *where = self._bias()
-        if rest is not None and q.shape[0] * q.shape[2] <= FEW_QUERIES:
-            self.flags.append("-DEXACT")
+        exact = rest is not None and q.shape[0] * q.shape[2] <= FEW_QUERIES
         self._run(
             "forward", (q.shape[0] * self.first // BLOCK, q.shape[1]), 2 * BLOCK,
             (1 + factored) * 2 * TILE_BYTES + stages * (2 + factored) * TILE_BYTES
@@ -149,6 +150,7 @@ class Hopper:
             *(cuda.tensor_map(t) for t in (q, k, v, left, right)), None, None, table, self.call.lengths,
             self.ids[0], self.ids[2], out, rest, lse, *self._sizes(), *where, self.first, self.id_steps[1],
             left.shape[1], right.shape[1], 0,
+            flags=["-DEXACT"] if exact else [],
         )  # fmt: skip
 
     def backward(
@@ -205,12 +207,11 @@ class Hopper:
         table, *where = self._bias()
         chunks = max(1, min(self.call.multiprocessors // heads, batch))
         sums = q.new_empty(chunks, heads, q_len, k.shape[2], dtype=torch.float32) if learned else None
-        if learned:
-            self.flags.append("-DLEARNED")
         self._run(
             "tile", (chunks * heads, 1), 3 * BLOCK, 24 * TILE_BYTES + 2 * self.bias_bytes + 2 * BLOCK * 4 + 64,
             *(cuda.tensor_map(t) for t in (q, k, v, grad)), lse, table, self.call.lengths, dq, dk, dv, sums,
             batch, *self._sizes(), *where, chunks, heads_apart(dq),
+            flags=["-DLEARNED"] if learned else [],
         )  # fmt: skip
         return None if sums is None else sums.sum(0)
 

@@ -17,6 +17,10 @@ constexpr int AT_BIAS = AT_NUMBERS + (STAGES + 1) * NUMBERS_BYTES;  // (column t
 constexpr int AT_BARRIERS = AT_BIAS + 2 * BIAS_BYTES;
 enum Barriers { IN = 0, OUT = STAGES, BIAS_IN = 2 * STAGES };
 
+// Groups take turns at the tensor cores: one multiplies while the other works on what it got.
+__device__ __forceinline__ void my_turn(int group) { asm volatile("bar.sync %0, 256;\n" ::"r"(1 + group) : "memory"); }
+__device__ __forceinline__ void your_turn(int group) { asm volatile("bar.arrive %0, 256;\n" ::"r"(1 + group) : "memory"); }
+
 extern "C" __global__ void __launch_bounds__(384, 1) matrix(
     const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
     const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap grad_map,
@@ -107,6 +111,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) matrix(
 #pragma unroll
     for (int i = 0; i < 64; i++) acc[i] = 0.0f;
     if (b < end) wait(barrier(BIAS_IN), 0);
+    if (group == 1) your_turn(0);
 
     for (; b < end; b = from(b + 1)) {
         const u32 at = uniform(base + stage.at * STAGE_BYTES);
@@ -114,8 +119,10 @@ extern "C" __global__ void __launch_bounds__(384, 1) matrix(
         const float* numbers = all_numbers + own_row;
         wait(barrier(IN + stage.at), stage.parity);
         float s[64], dp[64];
+        my_turn(group);
         products_begin();
         multiply_wide(s, describe(at + group * TILE_BYTES), describe(at + 4 * TILE_BYTES));
+        products_sent();
         multiply_wide(dp, describe(at + (2 + group) * TILE_BYTES), describe(at + 6 * TILE_BYTES));
         products_sent();
         const float lse_of[2] = {numbers[0], numbers[8]}, delta_of[2] = {numbers[BLOCK], numbers[BLOCK + 8]};
@@ -128,43 +135,45 @@ extern "C" __global__ void __launch_bounds__(384, 1) matrix(
         const u32 row_noise[2] = {__float_as_uint(numbers[2 * BLOCK]), __float_as_uint(numbers[2 * BLOCK + 8])};
         const uint2* key_noise = (const uint2*)(all_numbers + 3 * BLOCK) + pair;
 #endif
-        products_done();
+        products_done_but_last();
         pin(s);
-        pin(dp);
-        if (lane == 0) arrive(barrier(OUT + stage.at));  // the tiles are read
-        auto differentiate = [&](auto all) {  // whether every pair of the tile counts
-            constexpr bool ALL = decltype(all)::value;
+        auto weigh = [&](auto all) {  // whether every pair of the tile counts
 #pragma unroll
             for (int side = 0; side < 2; side++) {
                 const Bias::Tile bias(shared + AT_BIAS + side * BIAS_BYTES, group, thread);
 #pragma unroll
                 for (int n = 0; n < 8; n++) {
-#ifdef DROPOUT
-                    const uint2 of_keys = key_noise[32 * side + 4 * n];
-#endif
 #pragma unroll
                     for (int r = 0; r < 2; r++) {
                         const int i = 32 * side + 4 * n + 2 * r;
                         const float2 add = bias.at(n, r);
-                        float p0 = exp2_fast(fmaf(s[i], factor, add.x) - lse_of[r]);
-                        float p1 = exp2_fast(fmaf(s[i + 1], factor, add.y) - lse_of[r]);
-                        if (!ALL) {
-                            const int left = limit[r] - start_k - TILE * side - 8 * n - 2 * pair;  // keys that count from here on
-                            p0 = left > 0 ? p0 : 0.0f;
-                            p1 = left > 1 ? p1 : 0.0f;
-                        }
-#ifdef DROPOUT
-                        if (drop.drops(row_noise[r], of_keys.x)) dp[i] = 0.0f;
-                        if (drop.drops(row_noise[r], of_keys.y)) dp[i + 1] = 0.0f;
-#endif
-                        acc[i] = fmaf(p0, fmaf(dp[i], drop.unit, -delta_of[r]), acc[i]);
-                        acc[i + 1] = fmaf(p1, fmaf(dp[i + 1], drop.unit, -delta_of[r]), acc[i + 1]);
+                        s[i] = exp2_fast(fmaf(s[i], factor, add.x) - lse_of[r]);
+                        s[i + 1] = exp2_fast(fmaf(s[i + 1], factor, add.y) - lse_of[r]);
+                        if (decltype(all)::value) continue;
+                        const int left = limit[r] - start_k - TILE * side - 8 * n - 2 * pair;  // keys that count from here on
+                        s[i] = left > 0 ? s[i] : 0.0f;
+                        s[i + 1] = left > 1 ? s[i + 1] : 0.0f;
                     }
                 }
             }
         };
-        if (checked) differentiate(Flag<false>());
-        else differentiate(Flag<true>());
+        if (checked) weigh(Flag<false>());
+        else weigh(Flag<true>());
+        products_done();
+        pin(dp);
+        your_turn(group ^ 1);
+        if (lane == 0) arrive(barrier(OUT + stage.at));  // the tiles are read
+#pragma unroll
+        for (int i = 0; i < 64; i += 2) {
+            const int r = (i >> 1) & 1;
+#ifdef DROPOUT
+            const uint2 of_keys = key_noise[i >> 2 << 2];
+            if (drop.drops(row_noise[r], of_keys.x)) dp[i] = 0.0f;
+            if (drop.drops(row_noise[r], of_keys.y)) dp[i + 1] = 0.0f;
+#endif
+            acc[i] = fmaf(s[i], fmaf(dp[i], drop.unit, -delta_of[r]), acc[i]);
+            acc[i + 1] = fmaf(s[i + 1], fmaf(dp[i + 1], drop.unit, -delta_of[r]), acc[i + 1]);
+        }
         stage.next();
         place.next();
     }
