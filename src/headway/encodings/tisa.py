@@ -26,8 +26,8 @@ class Tisa(PositionEncoding):
     wider.
 
     `reach` cuts the tails: offsets beyond it take the value at ±reach, and the formula is worked out for those within.
-    A bell of sharpness b has fallen to a millionth sqrt(14 / b) tokens from its center, 118 for the widest at the start.
-    None is the formula at every offset.
+    A bell of sharpness b has fallen to a millionth sqrt(14 / b) tokens from its center: 118 for the widest, at the
+    start. None is the formula at every offset.
     """
 
     name = "tisa"
