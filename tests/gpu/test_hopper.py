@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import threading
 
 import pytest
 import torch
@@ -275,6 +276,25 @@ def test_compiled_whole_with_gradients_in_one_tensor():
     found = torch.autograd.grad(torch.compile(run, fullgraph=True)(qkv, values).square().sum(), (qkv, values))
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=2e-2 * float(theirs.abs().max()))
+
+
+@pytest.mark.parametrize("length", [100, 200])
+def test_width_64_in_a_thread_that_has_launched_nothing(one_tile, length):
+    """Such a thread has no CUDA context yet; autograd's is one, where attention is the last thing that was called."""
+    qkv = torch.randn(2, length, 3, 2, 64, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
+    upstream = torch.randn(2, 2, length, 64, device=DEVICE, dtype=torch.bfloat16)
+    found = []
+
+    def run():
+        output = hw.self_attention(qkv, backend="triton")
+        found.extend((output, torch.autograd.grad(output, qkv, upstream)[0]))
+
+    run()
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[1], found[3])
 
 
 def test_auto_takes_the_fused_kernels_without_a_bias_where_they_are_faster():

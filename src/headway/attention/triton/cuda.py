@@ -15,13 +15,13 @@ class Kernel:
     """A compiled kernel of one device. Tensors are passed as pointers, integers as int, floats as double."""
 
     def __init__(self, source: Path, name: str, options: Sequence[str], shared_bytes: int) -> None:
-        self._driver = ctypes.CDLL("libcuda.so.1")
+        driver = driver_here()
         self._shared_bytes = shared_bytes
         module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
-        _check(self._driver.cuModuleLoadData(ctypes.byref(module), _compiled(source, tuple(options))))
-        _check(self._driver.cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()))
+        _check(driver.cuModuleLoadData(ctypes.byref(module), _compiled(source, tuple(options))))
+        _check(driver.cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()))
         most_dynamic_shared_bytes = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        _check(self._driver.cuFuncSetAttribute(self._function, most_dynamic_shared_bytes, shared_bytes))
+        _check(driver.cuFuncSetAttribute(self._function, most_dynamic_shared_bytes, shared_bytes))
 
     def __call__(self, blocks: tuple[int, int], threads: int, *arguments: Argument, together: bool = False) -> None:
         """Launch it; `together`: all blocks run at the same time, or none does."""
@@ -30,9 +30,27 @@ class Kernel:
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         size = (*blocks, 1, threads, 1, 1, self._shared_bytes, stream, pointers)
         if together:
-            _check(self._driver.cuLaunchCooperativeKernel(self._function, *size))
+            _check(driver_here().cuLaunchCooperativeKernel(self._function, *size))
         else:
-            _check(self._driver.cuLaunchKernel(self._function, *size, None))
+            _check(driver_here().cuLaunchKernel(self._function, *size, None))
+
+
+def driver_here() -> ctypes.CDLL:
+    """The driver, ready for calls from this thread.
+
+    A thread of autograd's that has launched nothing yet has no context, and the driver, unlike torch, gives it none.
+    """
+    driver, context = _driver(), ctypes.c_void_p()
+    _check(driver.cuCtxGetCurrent(ctypes.byref(context)))
+    if not context.value:
+        _check(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), torch.cuda.current_device()))
+        _check(driver.cuCtxSetCurrent(context))
+    return driver
+
+
+@functools.cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
 
 
 class TensorMap(ctypes.Structure):
@@ -55,7 +73,7 @@ def _tensor_map(address: int, shape: tuple[int, ...], stride: tuple[int, ...]) -
     between = [2 * step if size > 1 else 16 for size, step in zip(shape[2::-1], stride[2::-1], strict=True)]
     tile, every = (ctypes.c_uint32 * 4)(64, 64, 1, 1), (ctypes.c_uint32 * 4)(1, 1, 1, 1)
     of_16_bits, plain, swizzle_128, promote_128, zeros_beyond = 1, 0, 3, 2, 0  # as the driver numbers them
-    status = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled(
+    status = driver_here().cuTensorMapEncodeTiled(
         ctypes.byref(made), of_16_bits, 4, ctypes.c_void_p(address), sizes, (ctypes.c_uint64 * 3)(*between),
         tile, every, plain, swizzle_128, promote_128, zeros_beyond,
     )  # fmt: skip
@@ -66,7 +84,7 @@ def _tensor_map(address: int, shape: tuple[int, ...], stride: tuple[int, ...]) -
 def _check(status: int) -> None:
     if status != 0:
         text = ctypes.c_char_p()
-        ctypes.CDLL("libcuda.so.1").cuGetErrorString(status, ctypes.byref(text))
+        _driver().cuGetErrorString(status, ctypes.byref(text))
         raise RuntimeError(f"CUDA: {(text.value or b'unknown error').decode()} ({status}).")
 
 
