@@ -196,6 +196,22 @@ KINDS: dict[str, Kind] = {
 }
 
 
+def made_of_others(kind: str, config: Config, folder: Path) -> bool:
+    """Whether a job that is done read files that are others today."""
+    from headway.study.configs import restored
+    from headway.tasks.pretrain import Text
+    from headway.tasks.pretrain.text import fingerprints as of_text
+    from headway.tasks.training.preparing import is_changed
+    from headway.tasks.translate import ParallelData
+    from headway.tasks.translate.data import fingerprints as of_pairs
+
+    if kind == "text":
+        return is_changed(folder / "data", lambda: of_text(restored(Text, config)))
+    if kind == "pairs":
+        return is_changed(folder / "data", lambda: of_pairs(restored(ParallelData, config)))
+    return False
+
+
 def _curve(log: Path, name: str) -> list[tuple[int, float]]:
     import json
 

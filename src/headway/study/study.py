@@ -17,6 +17,7 @@ from headway.study.estimate import Estimates, free_bytes, wall_time
 from headway.study.executors import Executor
 from headway.study.graph import Planned, jobs
 from headway.study.job import Store
+from headway.study.kinds import made_of_others
 from headway.study.plan import Plan
 from headway.study.runner import Progress, Runner
 from headway.study.view import View, duration
@@ -65,8 +66,18 @@ class Study:
             rows: names of those whose jobs are done now; of others, what is already done is collected. None: all.
         """
         _check_rows(self.plan, rows)
+        self._check_sources()
         with RunFolder(self.out).held():
             return self._run(executor, console, command, rows)
+
+    def _check_sources(self) -> None:
+        """Raise where text was made of a file that is another today: its jobs would go by the old one unnoticed."""
+        for job in {each.job.key: each.job for each in self.planned if self.store.is_here(each.job.key)}.values():
+            if made_of_others(job.kind, job.config, self.store.folder(job.key)):
+                raise ValueError(
+                    f"{job.label}: expected it as it was when the study began, got files that have changed since. Put "
+                    f"the old ones back; or name another --out, and another --store where one was named, to begin anew."
+                )
 
     def _run(self, executor: Executor, console: Console, command: str, rows: Collection[str]) -> dict[str, Any]:
         written = 0.0

@@ -137,6 +137,11 @@ def _make(text: Text, folder: Path, *, show: bool, continues: bool) -> None:
         )
 
 
+def fingerprints(text: Text) -> list[Any]:
+    """Of what the text is read from, as it is today."""
+    return [_corpus(source, text).fingerprint() for source in text.corpus]
+
+
 def _corpus(source: str, text: Text) -> Corpus:
     """The corpus of SOURCE or LANGUAGE=SOURCE."""
     language = re.match(r"([a-z]{2,3}(?:-[A-Za-z]+)?)=", source)

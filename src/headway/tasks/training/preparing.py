@@ -37,6 +37,18 @@ def claimed(folder: Path, settings: Mapping[str, Any]) -> bool:
     return same
 
 
+def is_changed(folder: Path, sources: Callable[[], Sequence[Any]]) -> bool:
+    """Whether what the data were made of is another today. Of what is gone nothing is known, and data stay data."""
+    record = folder / "text.json"
+    if not record.exists():
+        return False
+    try:
+        found = sources()
+    except FileNotFoundError:
+        return False
+    return bool(read_json(record)["sources"] != json.loads(json.dumps(found)))
+
+
 @contextmanager
 def telling(show: bool) -> Iterator[Callable[[str], None]]:
     """A line on the terminal that says what is being done; elsewhere nothing."""

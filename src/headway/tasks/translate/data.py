@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -98,6 +99,11 @@ def _make(data: ParallelData, folder: Path, *, show: bool, continues: bool) -> N
 
             build_pairs(text, tokenizer, folder / name, rules=rules, progress=progress)
         write_json(folder / "dev.json", [[pair.source, pair.target] for pair in islice(dev, MOST_DEV_TEXT)])
+
+
+def fingerprints(data: ParallelData) -> list[Any]:
+    """Of what the pairs are read from, as it is today."""
+    return [text.fingerprint() for text in texts(data)]
 
 
 def texts(data: ParallelData) -> tuple[ParallelText, ParallelText]:

@@ -1,0 +1,76 @@
+"""A study whose text has changed since it began must not go on with half of the old one."""
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from headway.study.graph import jobs
+from headway.study.job import Store, do
+from headway.study.kinds import made_of_others
+from headway.study.plan import Column, Plan, Row
+from headway.study.study import Study
+from headway.tasks.pretrain import ModelChoice, Optimisation, PretrainConfig, Text
+from headway.tasks.translate import ModelChoice as TranslationChoice
+from headway.tasks.translate import Optimisation as TranslationOptimisation
+from headway.tasks.translate import ParallelData, TranslateConfig
+
+LINES = [f"the {animal} sees the {thing}" for animal in ("cat", "dog", "bird") for thing in ("house", "tree", "sea")]
+
+
+def of_text(folder):
+    (folder / "corpus.txt").write_text("\n\n".join(f"{n} {line}" for n, line in enumerate(LINES * 20)))
+    pretrain = PretrainConfig(
+        model=ModelChoice(preset="tiny"),
+        text=Text(corpus=(str(folder / "corpus.txt"),), length=16, vocab_size=45, validation=0.2),
+        optimisation=Optimisation(steps=1, batch=2, learning_rate=1e-3),
+    )
+    return planned(folder, Column(name="Loss", source="pretrain", value="evaluation_loss"), pretrain=pretrain)
+
+
+def of_pairs(folder):
+    (folder / "corpus.txt").write_text("\n".join(f"{n} {line}\t{line} {n}" for n, line in enumerate(LINES * 20)))
+    (folder / "corpus.txt").rename(folder / "corpus.tsv")
+    config = TranslateConfig(
+        model=TranslationChoice(encoding="none"),
+        data=ParallelData(source=str(folder / "corpus.tsv"), vocab_size=280, held_out=0.2),
+        optimisation=TranslationOptimisation(steps=1),
+    )
+    loss = Column(name="Loss", source="translate", task="pairs", value="evaluation_loss")
+    return planned(folder, loss, translate={"pairs": config})
+
+
+def planned(folder, column, **parts):
+    plan = Plan(
+        name="small",
+        size="tiny",
+        title="",
+        rows=(Row(name="none", encoding="none"),),
+        columns=(column,),
+        baseline="none",
+        **parts,
+    )
+    first = jobs(plan)[0].job
+    do(Store(folder / "out" / "jobs").ask(first))
+    (folder / "out" / "plan.json").write_text('{"name": "small", "size": "tiny"}')
+    return plan, first
+
+
+@pytest.mark.parametrize("make", [of_text, of_pairs])
+def test_files_that_changed_are_refused_and_files_that_are_gone_are_not_missed(make, tmp_path):
+    plan, first = make(tmp_path)
+    source = next(tmp_path.glob("corpus.*"))
+    place = tmp_path / "out" / "jobs" / first.key
+    assert first.kind in ("text", "pairs") and not made_of_others(first.kind, first.config, place)
+    before = source.read_text()
+    source.write_text(before + before.splitlines()[0] + "\n")
+    with pytest.raises(ValueError, match=r"text: .*corpus.* expected it as it was when the study began.*another --out"):
+        Study(plan, tmp_path / "out").run(None, console=Console(), command="")
+    source.write_text(before)
+    assert not made_of_others(first.kind, first.config, place)
+    source.unlink()
+    assert not made_of_others(first.kind, first.config, place)
+
+
+def test_jobs_that_read_no_files_are_not_asked(tmp_path):
+    assert not made_of_others("cost", {}, Path(tmp_path))
