@@ -102,8 +102,8 @@ def self_attention(
 ) -> Tensor:  # (B, H, L, D)
     """`attention` of q, k and v that one projection made, with the same options.
 
-    On a GPU the gradients are written into one tensor like `qkv`, where three would have to be joined for the
-    projection: one copy of them less in each layer.
+    The kernels for Hopper GPUs write the gradients into one tensor like `qkv`, where three would have to be joined for
+    the projection: one copy of them less in each layer.
     """
     if not isinstance(qkv, Tensor) or qkv.dim() != 5 or qkv.shape[2] != 3:
         got = tuple(qkv.shape) if isinstance(qkv, Tensor) else type(qkv).__name__

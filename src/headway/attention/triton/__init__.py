@@ -104,7 +104,7 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
         by, backward_by, tables, backward_tables, steps = _with_segments(request, segment, values)
     exact = q.dtype != torch.float32 and by != "one tile" and _needs_rest(request, (*parts, steps))
     noise = None if request.dropout == 0 else dropout_noise(q, k)
-    qkv = None if relative else request.qkv  # relative keys meet q before the kernels do
+    qkv = request.qkv if backward_by.startswith("hopper") else None  # which write into one tensor
     output, _, weights, _ = op.fused(
         *_inputs(q, k, v, qkv), values, left, right, steps, rows, reach, shift, value_table is not None,
         masking.mask, masking.causal, _lengths(request), masking.q_documents, masking.k_documents,

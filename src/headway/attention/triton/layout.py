@@ -17,8 +17,10 @@ def rows_first(like: Tensor, length: int, width: int) -> Tensor:
 
 def for_gradients(q: Tensor, k: Tensor, v: Tensor, packed: bool) -> tuple[Tensor | None, list[Tensor]]:
     """Room for the gradients of q, k and v, each for every query head; `packed`, as views of one tensor."""
-    whole = _beside(q) if packed else None
-    return whole, [rows_first(q, *t.shape[2:]) for t in (q, k, v)] if whole is None else list(_apart(whole))
+    if not packed:
+        return None, [rows_first(q, *t.shape[2:]) for t in (q, k, v)]
+    whole = _beside(q)
+    return whole, list(whole.permute(2, 0, 3, 1, 4))
 
 
 def gradients_like(q: Tensor, k: Tensor, v: Tensor, packed: bool) -> list[Tensor]:
@@ -28,21 +30,9 @@ def gradients_like(q: Tensor, k: Tensor, v: Tensor, packed: bool) -> list[Tensor
     return [rows_first(t, *t.shape[2:]) for t in (q, k, v)]
 
 
-def packed_gradients(dq: Tensor, dk: Tensor, dv: Tensor) -> Tensor:  # (B, L, 3, H, D)
-    """A copy of all, for kernels that write them apart."""
-    whole = _beside(dq)
-    for part, gradient in zip(_apart(whole), (dq, dk, dv), strict=True):
-        part.copy_(gradient)
-    return whole
-
-
-def _beside(q: Tensor) -> Tensor:
+def _beside(q: Tensor) -> Tensor:  # (B, L, 3, H, D)
     batch, heads, length, width = q.shape
     return q.new_empty(batch, length, 3, heads, width)
-
-
-def _apart(whole: Tensor) -> Tensor:  # (3, B, H, L, D)
-    return whole.permute(2, 0, 3, 1, 4)
 
 
 def summed_groups(t: Tensor, groups: int) -> Tensor:

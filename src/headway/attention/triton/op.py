@@ -15,7 +15,6 @@ from headway.attention.triton.layout import (
     by_eight,
     for_gradients,
     gradients_like,
-    packed_gradients,
     rows_first,
     strides,
     summed_groups,
@@ -99,7 +98,7 @@ def fused_backward(
     scale: float,
     dropout: float,
     noise: Tensor | None,
-    packed: bool,  # whether the gradient of qkv is wanted, in place of that of q
+    packed: bool,  # whether the gradient of qkv is wanted, in place of that of q; by Hopper kernels
     learned: bool,  # whether the gradient of values is wanted
     by: str,
     tables: list[Tensor],
@@ -112,17 +111,17 @@ def fused_backward(
     weights = of_offsets.numel() > 0
     if by == "one tile":
         grads = short.backward(call, tables, values, grad, lse, learned)
-        return _shaped(call, grads, None, values if learned else None, packed=packed)
+        return _shaped(call, grads, None, values if learned else None)
     batch, heads, q_len, _ = q.shape
     k_len, v_width = v.shape[2:]
-    whole, (dq, dk, dv) = for_gradients(q, k, v, packed and by != "triton")
+    whole, (dq, dk, dv) = for_gradients(q, k, v, packed)
     of_bias: Parts = (None, None, None)
     if by == "hopper tile":
         fast = hopper.Hopper(call, tables, segments=False)
         total = fast.tile(grad, lse, dq, dk, dv, learned or left is not None)
         if total is not None:
             of_bias = of_parts(values if learned else None, left, right, total, q.dtype)
-        return _shaped(call, (dq, dk, dv, *of_bias), None, values if learned else None, packed=packed, whole=whole)
+        return _shaped(call, (dq, dk, dv, *of_bias), None, values if learned else None, whole=whole)
     pairs = batch * heads
     delta = torch.empty_like(lse)
     backward_kernels.delta_kernel[(triton.cdiv(q_len, 64) * pairs,)](
@@ -136,7 +135,7 @@ def fused_backward(
         if left is not None:
             of_bias = of_parts(values if learned else None, left, right, fast.bias_grad(grad, lse, delta), q.dtype)
         grads = (dq, dk, dv, *of_bias)
-        return _shaped(call, grads, None, values if learned else None, segments, dsegments, packed=packed, whole=whole)
+        return _shaped(call, grads, None, values if learned else None, segments, dsegments, whole=whole)
 
     to_weights = call.nothing
     if weights:
@@ -164,7 +163,7 @@ def fused_backward(
     if values is not None and learned:
         dvalues = _toeplitz_grad(call, values, before, bias, flags)
     grads = (dq, dk, dv, dvalues, dleft, dright)
-    return _shaped(call, grads, None if rows is None else drows, values if learned else None, packed=packed)
+    return _shaped(call, grads, None if rows is None else drows, values if learned else None)
 
 
 Grads = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
@@ -177,9 +176,7 @@ def _shaped(
     values: Tensor | None,  # where it is learned
     segments: Tensor | None = None,
     dsegments: Tensor | None = None,  # (H, 2)
-    *,
-    packed: bool,
-    whole: Tensor | None = None,  # where the gradients of q, k and v are views of one tensor already
+    whole: Tensor | None = None,  # where the gradients of q, k and v are views of one tensor, which is given for them
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Sum what was shared; empty where there is nothing (an operator may not return one tensor twice)."""
     dq, dk, dv, *of_bias = grads
@@ -188,8 +185,8 @@ def _shaped(
     groups = call.q.shape[1] // call.k.shape[1]
     if groups > 1:
         dk, dv = (summed_groups(t, groups) for t in (dk, dv))
-    if packed:
-        dq, dk, dv = packed_gradients(dq, dk, dv) if whole is None else whole, call.q.new_empty(0), call.q.new_empty(0)
+    if whole is not None:
+        dq, dk, dv = whole, call.q.new_empty(0), call.q.new_empty(0)
     dvalues, dleft, dright = (
         call.q.new_empty(0) if like is None or grad is None else _summed(grad, like)
         for grad, like in zip(of_bias, (values, call.left, call.right), strict=True)
