@@ -11,7 +11,7 @@ import torch
 from torch._inductor.output_code import CompiledFxGraph
 
 import headway.models.layers as layers
-from headway.attention.call import attention
+from headway.attention.call import self_attention
 from headway.cost import CostConfig, measure, turns
 from headway.cost.bench import Bench, Case, Prepared, Turn, _compiled_parts
 
@@ -49,7 +49,7 @@ def bench(row, modes):
 
 
 def test_a_broken_path_is_seen_before_it_is_timed(monkeypatch):
-    monkeypatch.setattr(layers, "attention", lambda q, k, v, **given: attention(q, k, v, **{**given, "bias": None}))
+    monkeypatch.setattr(layers, "self_attention", lambda qkv, **given: self_attention(qkv, **{**given, "bias": None}))
     errors = bench("diet-rel", ("inference",)).prepare().parity
     assert errors["output"] > 1 and errors["inference"] > 1
 

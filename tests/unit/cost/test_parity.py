@@ -53,7 +53,11 @@ def broken(monkeypatch, change):
     def call(q, k, v, **arguments):
         return change(q, k, v, arguments)
 
+    def packed(qkv, **arguments):
+        return call(*qkv.permute(2, 0, 3, 1, 4), **arguments)
+
     monkeypatch.setattr("headway.models.layers.attention", call)
+    monkeypatch.setattr("headway.models.layers.self_attention", packed)
 
 
 def lose_bias(q, k, v, arguments):
