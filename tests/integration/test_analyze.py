@@ -248,6 +248,13 @@ def test_damaged_weights(copy, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_weights_that_are_cut_off(copy, tmp_path):
+    whole = (copy / "model.safetensors").read_bytes()
+    (copy / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    said = run(copy, "--out", tmp_path / "out", status=2)
+    assert "weights: expected a whole safetensors file" in said and "fetch or copy it again" in said
+
+
 @pytest.mark.parametrize(
     ("content", "says"), [(b"", "which is empty"), (b" \n\n", "which is empty"), (b"caf\xe9", "expected UTF-8")]
 )
@@ -282,6 +289,15 @@ def test_pieces_of_a_text_are_drawn_evenly(tmp_path):
     assert drawn_texts(path, 5, 25, seed=0)[0].count("piece") == 3
     path.write_text("short")
     assert drawn_texts(path, 5, 25, seed=0) == ["short"]
+
+
+@pytest.mark.parametrize("between", [" ", ""])
+def test_a_text_without_line_breaks_has_pieces_too(tmp_path, between):
+    path = tmp_path / "text.txt"
+    path.write_text("\ufeff" + between.join(f"word{n:03}" for n in range(300)))
+    drawn = drawn_texts(path, 5, 70, seed=0)
+    assert len(set(drawn)) == 5 and all(70 <= len(text) <= 140 for text in drawn)
+    assert all(text[:4] == "word" for text in drawn)
 
 
 # Converted models.

@@ -285,10 +285,12 @@ def test_a_rate_that_breaks_the_weights_is_named(folders, glue, tmp_path):
         (("sst2", "--data", "GLUE"), "line 8: expected 2 columns, got 1"),
         (("builtin:entailment", "--segments", "both"), "segments: expected one of"),
         (("rte", "rte", "--data", "x"), "tasks: expected each once, got rte rte"),
+        (("sst2", "--data", "GLUE/SST-2/train.tsv"), "it would be evaluated on itself. Pass --dev"),
+        (("builtin:entailment", "--data", "GLUE"), "data: expected none for builtin:entailment, which is made"),
     ],
 )
 def test_bad_arguments_are_named(folders, glue, tmp_path, arguments, message):
-    arguments = [str(glue) if each == "GLUE" else each for each in arguments]
+    arguments = [each.replace("GLUE", str(glue)) for each in arguments]
     options = ["--model", str(folders / "ours"), "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(app, ["finetune", *arguments, *options])
     assert done.exit_code == 2

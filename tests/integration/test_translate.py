@@ -344,6 +344,10 @@ def flat(text):
         (("decode", "CORPUS/latin.de", "--model", "MODEL"), "Convert the file (iconv -f LATIN1 -t UTF-8)."),
         (("decode", "CORPUS/train.en", "--model", "MODEL", "--top-k", "3"), "expected --sample beside them"),
         (("train", "--data", "x", "--source", "CORPUS/train.en"), "data: expected none of --source beside it"),
+        (
+            ("train", "--data", "x", "--languages", "en-de", "--strict"),
+            "expected none of --languages, --strict beside it",
+        ),
         (("train", "--encoding", "shaw", "--encoding-option", "clip=x"), "clip: expected int or None, got 'x'"),
         (
             ("decode", "CORPUS/train.en", "--model", "MODEL", "--n-best", "9"),

@@ -183,7 +183,7 @@ def _wanted(request: Request) -> dict[str, str]:
     if request.q.device.type != "cpu":
         if bias is None and request.value_bias is None:
             plain = request.needs_grad and request.q.dtype != torch.float32
-            if plain and triton.is_one_tile(request):
+            if plain and triton.INSTALLED and triton.is_one_tile(request):
                 return {"triton": "the score matrix is one tile: its backward pass makes each score once"}
             if triton.INSTALLED and triton.is_faster_without_bias(request):
                 return {"triton": "fused kernels, here faster than torch's; there is no bias"}

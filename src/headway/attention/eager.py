@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from headway.attention.request import Request
+from headway.running import without_autocast
 
 
 def why_not(request: Request) -> str | None:
@@ -24,7 +25,7 @@ def weighted(request: Request) -> tuple[Tensor, Tensor]:
     q = request.q
     k, v = request.expanded()
     dtype = torch.promote_types(q.dtype, torch.float32)  # half precision: sums and softmax in float32
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q.device.type):
         scores = ((q * request.scale) @ k.transpose(-1, -2)).to(dtype)  # scaled first: float16 ends at 65504
         if request.bias is not None:
             bias = request.bias.dense(q, k_len=k.shape[-2], scale=request.scale)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from headway.attention.request import Request
+from headway.running import without_autocast
 
 
 def why_not(request: Request) -> str | None:
@@ -30,7 +31,7 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
     q = request.q
     k, v = request.expanded()
     dtype = torch.promote_types(q.dtype, torch.float32)
-    with torch.autocast("cpu", enabled=False):
+    with without_autocast("cpu"):
         bias = None
         if request.bias is not None:
             bias = request.bias.dense(q, k_len=k.shape[-2], scale=request.scale).to(dtype)
@@ -81,7 +82,7 @@ class _Weighted(torch.autograd.Function):
                 "attention: the matrix backend has no second derivative. Use backend='eager', which is differentiable "
                 "twice; models take it where output_attentions=True."
             )
-        with torch.autocast("cpu", enabled=False):
+        with without_autocast("cpu"):
             return _gradients(ctx, g, g_dropped)
 
 

@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 from headway.attention.masking import Masking
 from headway.bias import Bias, Dense, Structured, ValueBias
 from headway.bias.base import dtype_name
+from headway.running import autocast_dtype, is_transformed, may_read
 
 Documents = Tensor | tuple[Tensor, Tensor]
 S = TypeVar("S", bound=Structured)
@@ -69,10 +70,6 @@ class Request:
         return self.k.repeat_interleave(self.groups, dim=1), self.v.repeat_interleave(self.groups, dim=1)
 
 
-def is_transformed() -> bool:
-    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
-
-
 def checked(
     q: Tensor,
     k: Tensor,
@@ -123,9 +120,9 @@ def checked(
 
 
 def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    if not all(isinstance(t, Tensor) for t in (q, k, v)) or not torch.is_autocast_enabled(q.device.type):
+    dtype = autocast_dtype(q.device.type) if all(isinstance(t, Tensor) for t in (q, k, v)) else None
+    if dtype is None:
         return q, k, v
-    dtype = torch.get_autocast_dtype(q.device.type)
     # As torch's own attention does: float32 is lowered, float64 is left alone.
     lowered = [t.to(dtype) if t.dtype in (torch.float32, torch.float16, torch.bfloat16) else t for t in (q, k, v)]
     return lowered[0], lowered[1], lowered[2]
@@ -235,7 +232,7 @@ def _check_lengths(lengths: Tensor, batch: int, k_len: int, device: torch.device
         raise ValueError(f"lengths: expected one length per sequence, ({batch},), got {tuple(lengths.shape)}.")
     if lengths.device != device:
         raise ValueError(f"lengths: expected device {device} (from q), got {lengths.device}. Move it with .to().")
-    if device.type == "cpu" and not torch.compiler.is_compiling():
+    if may_read(lengths):
         low, high = int(lengths.min()), int(lengths.max())
         if low < 0 or high > k_len:
             raise ValueError(f"lengths: expected 0 to {k_len} (key length from k), got {low} to {high}.")

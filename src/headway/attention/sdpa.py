@@ -7,9 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from headway.attention.request import Request, is_transformed
+from headway.attention.request import Request
 from headway.bias import LowRank, Toeplitz
 from headway.bias.base import rounded
+from headway.running import is_transformed, without_autocast
 
 # From this query length on, two flips of n x D cost about as little as reading a kept n x n matrix, and need none.
 # Chosen by trial on two cores: at 512 the two are equal, at 2048 flipping is clearly faster.
@@ -43,8 +44,8 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
         return _widened(request)
     allowed = None
     causal = False
-    if request.masking.only_causal and request.bias is None and q.shape[-2] == k.shape[-2]:
-        causal = True  # torch's own causal order, which agrees with ours where the lengths do
+    if _is_theirs(request) and request.bias is None:
+        causal = True
     else:
         allowed = request.masking.dense(q.device)
     rows = None
@@ -56,11 +57,11 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
     addend: Tensor | None = allowed
     if request.bias is not None:
         if request.bias.needs_query:
-            addend = rounded(request.bias.dense(q, k_len=k.shape[-2], scale=request.scale), q.dtype)
+            with without_autocast(q.device.type):
+                matrix = request.bias.dense(q, k_len=k.shape[-2], scale=request.scale)
+            addend = rounded(matrix, q.dtype, allowed)
         else:
-            addend = request.bias.addend(q.dtype)
-        if allowed is not None:
-            addend = addend.masked_fill(~allowed, -torch.inf)  # not a low number, which a bias may have too
+            addend = request.bias.addend(q.dtype, allowed)
     if addend is not None:
         addend = addend.expand(q.shape[0], q.shape[1], -1, -1)
     if addend is None:
@@ -69,6 +70,11 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
         q, k, v, addend, request.dropout, scale=request.scale, enable_gqa=request.groups > 1
     )
     return output if rows is None else output.masked_fill(~rows, 0.0)
+
+
+def _is_theirs(request: Request) -> bool:
+    """Whether torch's own causal order is ours: lengths agree, and a masked score stays lowest when it is scaled."""
+    return request.masking.only_causal and request.q.shape[-2] == request.k.shape[-2] and request.scale > 0
 
 
 def _is_nested() -> bool:
@@ -109,7 +115,7 @@ def widens(request: Request) -> bool:
         and request.scale != 0
         and q.shape[-1] + bias.left.shape[-1] <= 256
         and (q.shape[-1] + bias.left.shape[-1]) % 8 == 0
-        and (request.masking.empty or (request.masking.only_causal and q.shape[-2] == request.k.shape[-2]))
+        and (request.masking.empty or _is_theirs(request))
     )
 
 

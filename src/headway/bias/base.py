@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Self, cast
 import torch
 from torch import Tensor
 
+from headway.running import without_autocast
+
 Length = int | None  # None: not fixed by the bias itself, taken from the call
 
 
@@ -143,33 +145,42 @@ class Bias(Structured):
         """`dense()` in `dtype`, kept by a frozen bias."""
         kept: dict[torch.dtype, Tensor] | None = getattr(self, "_kept", None)
         if kept is None:
-            return self.dense().to(dtype)
+            with without_autocast(self.device.type):
+                return self.dense().to(dtype)
         if dtype not in kept:
-            with torch.inference_mode(False), torch.no_grad():
+            with torch.inference_mode(False), torch.no_grad(), without_autocast(self.device.type):
                 kept[dtype] = self.dense().to(dtype).contiguous()
         return kept[dtype]
 
-    def addend(self, dtype: torch.dtype) -> Tensor:
+    def addend(self, dtype: torch.dtype, allowed: Tensor | None) -> Tensor:
         """What scores may have added in place of `dense()` where that must be in `dtype`: see `rounded`."""
         tensors = [tensor for term in self.terms for tensor in term.tensors.values() if tensor.is_floating_point()]
         own = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors), dtype)
-        if own == dtype:
-            return self.dense_once(dtype)
         kept: dict[tuple[str, torch.dtype], Tensor] | None = getattr(self, "_kept", None)
-        if kept is None:
-            return rounded(self.dense_once(own), dtype)
+        if kept is None or own == dtype or allowed is not None:
+            return rounded(self.dense_once(own), dtype, allowed)
         if ("addend", dtype) not in kept:
             with torch.inference_mode(False), torch.no_grad():
-                kept["addend", dtype] = rounded(self.dense_once(own), dtype)
+                kept["addend", dtype] = rounded(self.dense_once(own), dtype, None)
         return kept["addend", dtype]
 
 
-def rounded(matrix: Tensor, dtype: torch.dtype) -> Tensor:
-    """A matrix to be added to scores, in `dtype`. Before it is rounded to fewer digits, each row loses its largest
-    number, which changes no weight and would take digits from all others; and what is then too low stays finite."""
+def rounded(
+    matrix: Tensor,
+    dtype: torch.dtype,
+    allowed: Tensor | None,  # boolean, True = may attend, at least one in each row; None: everything
+) -> Tensor:
+    """A matrix to be added to scores, in `dtype`, -inf where nothing may be seen.
+
+    Before it is rounded to fewer digits, each row loses the largest number that is seen, which changes no weight and
+    would take digits from all others; and what is then too low stays finite.
+    """
+    if allowed is not None:
+        matrix = matrix.masked_fill(~allowed, -torch.inf)  # not a low number, which a bias may have too
     if torch.finfo(matrix.dtype).eps >= torch.finfo(dtype).eps:
         return matrix.to(dtype)
-    return (matrix - matrix.detach().amax(-1, keepdim=True)).clamp(min=torch.finfo(dtype).min).to(dtype)
+    low = (matrix - matrix.detach().amax(-1, keepdim=True)).clamp(min=torch.finfo(dtype).min).to(dtype)
+    return low if allowed is None else low.masked_fill(~allowed, -torch.inf)
 
 
 class ValueBias(Structured):

@@ -21,6 +21,7 @@ from headway.bias.base import (
     joined,
 )
 from headway.bias.low_rank import LowRank
+from headway.running import without_autocast
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -83,7 +84,7 @@ class SegmentTable(Bias):
 
     def dense(self, q: Tensor | None = None, *, k_len: int | None = None, scale: float | None = None) -> Tensor:
         if self.table.requires_grad and torch.is_grad_enabled():
-            with torch.autocast(self.table.device.type, enabled=False):
+            with without_autocast(self.table.device.type):
                 return self.as_low_rank().dense()  # the same numbers; its gradient costs less than that of a look-up
         i, j = self.q_segments.long()[:, :, None], self.k_segments.long()[:, None, :]
         return self.table[:, i, j].transpose(0, 1)  # (H, B, Lq, Lk) -> (B, H, Lq, Lk)
@@ -95,6 +96,6 @@ class SegmentTable(Bias):
             torch.nn.functional.one_hot(ids.long(), self.num_segments)[:, None].to(self.table.dtype)
             for ids in (self.q_segments, self.k_segments)
         )
-        with torch.autocast(self.table.device.type, enabled=False):
+        with without_autocast(self.table.device.type):
             left = of_q @ self.table
         return LowRank(left, of_k)  # (B, H, Lq, S) and (B, 1, Lk, S)

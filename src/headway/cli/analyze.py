@@ -189,20 +189,33 @@ def drawn_texts(path: Path, number: int, letters: int, seed: int) -> list[str]:
 
 
 def pieces(path: Path, letters: int) -> Iterator[str]:
-    """Lines joined until they are long enough; what is left at the end counts only where it is all there is."""
+    """Lines joined until they are long enough, and cut where they are much longer; what is left at the end counts only
+    where it is all there is."""
     lines: list[str] = []
     short = True
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             for line in filter(None, map(str.strip, file)):
-                lines.append(line)
-                if sum(map(len, lines)) >= letters:
-                    yield " ".join(lines)
-                    lines, short = [], False
+                for part in _cut(line, letters):
+                    lines.append(part)
+                    if sum(map(len, lines)) >= letters:
+                        yield " ".join(lines)
+                        lines, short = [], False
     except UnicodeDecodeError as error:
         raise ValueError(f"text: expected UTF-8, got {path} with {error}. Convert it: iconv -t UTF-8.") from error
     if lines and short:
         yield " ".join(lines)
+
+
+def _cut(line: str, letters: int) -> Iterator[str]:
+    """At white space, where there is some soon enough."""
+    start = 0
+    while len(line) - start > 2 * letters:
+        end = line.find(" ", start + letters, start + 2 * letters)
+        end = start + letters if end < 0 else end
+        yield line[start:end].strip()
+        start = end
+    yield line[start:].strip()
 
 
 def fingerprint(model: str) -> str | None:

@@ -12,6 +12,8 @@ import typer
 def told() -> Iterator[None]:
     """Turn errors that say what to do into messages; bad input ends with status 2, a run that broke with 1."""
     try:
+        from safetensors import SafetensorError
+
         from headway.tasks.training.runs import RunStopped
     except ModuleNotFoundError as error:
         raise typer.BadParameter(f"{error}: expected the packages of models. pip install 'headway[models]'.") from None
@@ -19,6 +21,10 @@ def told() -> Iterator[None]:
         yield
     except (ValueError, NotImplementedError, FileExistsError, FileNotFoundError, ImportError) as error:
         raise typer.BadParameter(str(error)) from None
+    except SafetensorError as error:
+        raise typer.BadParameter(
+            f"weights: expected a whole safetensors file, got: {error}. It is damaged: fetch or copy it again."
+        ) from None
     except (RunStopped, OSError) as error:
         typer.echo(f"headway: {error}", err=True)
         raise typer.Exit(1) from None

@@ -114,6 +114,7 @@ def train(
             "dev-target": dev_target,
         }
         unused |= {"held-out": held_out, "tokenizer": tokenizer, "kind": kind, "vocab-size": vocab_size}
+        unused |= {"languages": languages, "on-error": on_error, "max-ratio": max_ratio, "strict": strict or None}
         check_made(data, unused)
         check_trained(tokenizer, {"kind": kind, "vocab-size": vocab_size})
         if dev_source is not None and held_out is not None:
@@ -127,7 +128,7 @@ def train(
                 config.model,
                 preset=model,
                 sharing=sharing,
-                options=pairs("encoding-option", option),
+                options=_added(config.model.options, pairs("encoding-option", option)),
                 changes=_added(config.model.changes, pairs("set", change)),
             ),
             data=_data(

@@ -50,10 +50,10 @@ def compare(
 
     Args:
         texts: each is read by itself, long ones in pieces; at most 32 pieces, spread over all.
-        length: tokens of a piece, or fewer where the original has fewer positions.
+        length: tokens of a piece, or fewer where either model has fewer positions.
         seed: of the words that are masked.
     """
-    length = min(length, longest(original) or length)
+    length = min(length, *(longest(model) or length for model in (original, converted)))
     rows, mask = texts_by_themselves(tokenizer, texts, length, ROWS)
     before, after = _states(original, rows, mask), _states(converted, rows, mask)  # (N, L, E), 0 in the padding
     tokens = mask.sum(1, keepdim=True)

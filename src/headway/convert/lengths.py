@@ -51,12 +51,18 @@ def longest(model: Any) -> int | None:
     """The longest text a model takes, in tokens; None where there is no limit."""
     base = model.base_model
     encoding = getattr(base, "encoding", None)  # of our own encoders
-    if isinstance(model, Converted) and model.conversion.replaces:
-        encoding = base.position_bias.encoding
     if isinstance(encoding, Encoding):
-        return None if encoding.extends else int(encoding.dims.max_length)
+        return _limit(encoding)
+    added = _limit(base.position_bias.encoding) if isinstance(model, Converted) else None
+    if isinstance(model, Converted) and model.conversion.replaces:
+        return added
     table = base.embeddings.position_embeddings
-    return int(table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1))
+    positions = int(table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1))
+    return positions if added is None else min(positions, added)
+
+
+def _limit(encoding: Encoding) -> int | None:
+    return None if encoding.extends else int(encoding.dims.max_length)
 
 
 def length_figure(losses: Mapping[str, Mapping[int, float | None]], *, positions: int | None = None) -> Figure:

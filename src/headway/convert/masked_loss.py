@@ -39,6 +39,8 @@ def masked(
         special = special | (mask == 0)
     draw = draw.masked_fill(special, 2.0)
     chosen = (draw < MASKED) | ((draw == draw.min(1, keepdim=True).values) & ~special)
+    if not chosen.any():
+        raise ValueError("texts: expected words that the tokenizer knows, got none. Give text in the model's language.")
     return rows.masked_fill(chosen, tokenizer.mask_token_id), rows.masked_fill(~chosen, IGNORED)
 
 

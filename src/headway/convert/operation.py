@@ -119,7 +119,7 @@ def read_text(name: str) -> str:
     if not path.is_file():
         raise FileNotFoundError(f"text: expected a file, got {name!r}, which is none.")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"text: expected UTF-8 in {name}, got {error}.") from error
     if not text.strip():

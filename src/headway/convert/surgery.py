@@ -48,7 +48,7 @@ def convert(
               words meet the LayerNorm that they know: the outputs are then nearer to the original's. F_P is measured,
               see `headway.convert.measured.position_factors`. A supplement starts at 0, where the model is the one it
               was; the paper's starts at the fit, start="fit"
-    Checked:  tests/unit/convert, tests/parity/test_convert.py, tests/parity/test_convert_own.py
+    Checked:  tests/unit/convert, tests/parity/test_convert.py, tests/parity/test_convert_relative.py
 
     Args:
         model: a BERT, RoBERTa, XLM-R, CamemBERT, ALBERT, DistilBERT or ELECTRA model, or one of headway's own encoders,

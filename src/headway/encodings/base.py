@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from headway.bias import Bias, ValueBias
+from headway.running import may_read
 
 SHARINGS = ("none", "head", "layer")
 PLACES = ("input", "queries and keys", "scores", "values")
@@ -199,7 +200,7 @@ class Encoding(nn.Module):
         if (
             documents is not None
         ):  # the longest packed text is what counts; where reading it is dear, the look-up checks
-            if torch.compiler.is_compiling() or documents.device.type != "cpu":
+            if not may_read(documents):
                 return
             longest = int(positions(documents.shape[1], 0, documents).max()) + 1
         if longest > self.dims.max_length:

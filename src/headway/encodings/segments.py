@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from headway.bias import Bias, SegmentTable
 from headway.bias.base import check_ids
 from headway.encodings.base import Dimensions, Encoding
+from headway.running import may_read
 
 
 class SegmentInput(Encoding):
@@ -94,5 +95,5 @@ def _counted(num_segments: int) -> int:
 
 
 def _check_segments(segments: Tensor, num_segments: int) -> None:
-    if segments.device.type == "cpu" and not torch.compiler.is_compiling():  # elsewhere it would stop the device
+    if may_read(segments):
         check_ids("segments", segments, num_segments, "num_segments")

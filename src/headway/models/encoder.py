@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import can_return_tuple
@@ -16,6 +15,7 @@ from headway.models.layers import EncoderLayer, LengthProjection, Pooler
 from headway.models.norm import LayerNorm
 from headway.models.padding import padding
 from headway.models.pretrained import HeadwayPreTrainedModel
+from headway.running import may_read
 
 
 class EncoderPreTrainedModel(HeadwayPreTrainedModel):
@@ -135,7 +135,7 @@ def _check_no_segments(token_type_ids: Tensor | None) -> None:
 
     Read on the CPU only: elsewhere it would wait for the device.
     """
-    if token_type_ids is None or token_type_ids.device.type != "cpu" or torch.compiler.is_compiling():
+    if token_type_ids is None or not may_read(token_type_ids):
         return
     if bool(token_type_ids.any()):
         raise ValueError(

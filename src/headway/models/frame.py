@@ -1,11 +1,15 @@
-"""What all layers of one forward pass have in common: how the encodings act in it, and who may attend to whom."""
+"""What all layers of one forward pass have in common: how the encodings act in it, who may attend to whom, and how."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
+from headway.attention.call import attention, self_attention
+from headway.attention.eager import weighted
+from headway.attention.request import checked
 from headway.bias import Bias, ValueBias
 from headway.encodings import Encoding
 
@@ -46,6 +50,41 @@ class Frame:
         for part in self.encodings:
             q, k = part.rotate(q, k, layer=layer, q_start=self.q_start, documents=self.documents)
         return q, k
+
+    def parted(self, qkv: Tensor, layer: int) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Of what one projection made, (B, L, 3, H, D): q and k, turned, and v; and that itself if nothing turned."""
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        turned_q, turned_k = self.rotate(q, k, layer)
+        return turned_q, turned_k, v, qkv if turned_q is q and turned_k is k else None
+
+    def attend(
+        self,
+        q: Tensor,  # (B, H, Lq, D)
+        k: Tensor,
+        v: Tensor,
+        layer: int,
+        *,
+        causal: bool = False,
+        dropout: float = 0.0,
+        output_attentions: bool = False,
+        all_seen: bool = False,  # whether there is no padding among these keys
+        qkv: Tensor | None = None,  # (B, L, 3, H, D), where q, k and v are as one projection made them
+    ) -> tuple[Tensor, Tensor | None]:  # (B, H, Lq, D), and the weights (B, H, Lq, Lk) if they were asked for
+        arguments: dict[str, Any] = {
+            "bias": self.bias(layer),
+            "value_bias": self.value_bias(layer),
+            "mask": None if all_seen else self.mask,
+            "causal": causal,
+            "lengths": None if all_seen else self.lengths,
+            "documents": self.documents,
+            "scale": self.scale,
+            "dropout": dropout,
+        }
+        if output_attentions:
+            return weighted(checked(q, k, v, **arguments))
+        if qkv is not None:
+            return self_attention(qkv, **arguments), None
+        return attention(q, k, v, **arguments), None
 
     def bias(self, layer: int) -> Bias | None:
         return _plus(self.shared_bias, self._sum(self.own, layer))

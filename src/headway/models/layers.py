@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from headway.attention.call import attention, self_attention
-from headway.attention.eager import weighted
 from headway.attention.linformer import projected
-from headway.attention.request import checked
 from headway.models.config import EncoderConfig
 from headway.models.frame import Frame
 from headway.models.norm import LayerNorm
@@ -58,30 +53,19 @@ class SelfAttention(nn.Module):
     def forward(
         self, x: Tensor, frame: Frame, projection: LengthProjection | None, output_attentions: bool
     ) -> tuple[Tensor, Tensor | None]:
-        qkv = self.qkv(x).unflatten(-1, (3, *self.heads))
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, L, D)
-        turned, k = frame.rotate(q, k, self.index)
-        lengths, mask = frame.lengths, frame.mask
-        if projection is not None:
-            k, v = projection(k, v, self.index, kept(lengths, mask, frame.q_len))
-            lengths = mask = None  # padding has no part in the projected keys: all of them may be seen
-        arguments: dict[str, Any] = {
-            "bias": frame.bias(self.index),
-            "value_bias": frame.value_bias(self.index),
-            "mask": mask,
-            "causal": False,
-            "lengths": lengths,
-            "documents": frame.documents,
-            "scale": frame.scale,
-            "dropout": self.dropout if self.training else 0.0,
-        }
-        weights = None
-        if output_attentions:
-            mixed, weights = weighted(checked(turned, k, v, **arguments))
-        elif turned is q and projection is None:
-            mixed = self_attention(qkv, **arguments)
-        else:
-            mixed = attention(turned, k, v, **arguments)
+        q, k, v, qkv = frame.parted(self.qkv(x).unflatten(-1, (3, *self.heads)), self.index)
+        if projection is not None:  # padding has no part in the projected keys: all of them may be seen
+            k, v = projection(k, v, self.index, kept(frame.lengths, frame.mask, frame.q_len))
+        mixed, weights = frame.attend(
+            q,
+            k,
+            v,
+            self.index,
+            dropout=self.dropout if self.training else 0.0,
+            output_attentions=output_attentions,
+            all_seen=projection is not None,
+            qkv=None if projection is not None else qkv,
+        )
         return self.output(mixed.transpose(1, 2).flatten(2)), weights
 
 

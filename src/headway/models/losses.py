@@ -15,7 +15,9 @@ def cross_entropy(
     count: Tensor | int | None = None,
 ) -> Tensor:
     """The sum over labels, divided by `count` or, unless it is given, by their number."""
-    total = F.cross_entropy(precise(logits).flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+    total = F.cross_entropy(
+        precise(logits).flatten(0, -2), labels.flatten().long(), ignore_index=IGNORED, reduction="sum"
+    )
     return total / ((labels != IGNORED).sum().clamp(min=1) if count is None else count)
 
 

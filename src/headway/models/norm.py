@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from headway.running import autocast_dtype
+
 
 class LayerNorm(nn.LayerNorm):
     """LayerNorm in float32 whose output, under autocast, has autocast's dtype.
@@ -16,6 +18,5 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         y = super().forward(x)
-        if y.dtype == torch.float32 and torch.is_autocast_enabled(y.device.type):
-            return y.to(torch.get_autocast_dtype(y.device.type))
-        return y
+        lowered = autocast_dtype(y.device.type)
+        return y if lowered is None or y.dtype != torch.float32 else y.to(lowered)

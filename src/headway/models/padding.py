@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from headway.running import may_read
+
 
 def padding(
     attention_mask: Tensor | None,  # (B, L); or boolean (B, Lq, Lk) or (B, H|1, Lq, Lk)
@@ -34,7 +36,7 @@ def padding(
             f"got {tuple(attention_mask.shape)}."
         )
     keep = attention_mask != 0
-    if attention_mask.device.type == "cpu" and not torch.compiler.is_compiling():
+    if may_read(attention_mask):
         counted = keep.sum(1)
         if torch.equal(keep, torch.arange(shape[1]) < counted[:, None]):
             return (None if bool(keep.all()) else counted), None

@@ -20,7 +20,7 @@ def keep_study(folder: Path, target: Path) -> list[Path]:
     With the last of these `headway study --kept` goes on elsewhere.
     """
     results = read_json(folder / "results.json")
-    kept = [target / "results.json", write_kept(target, _records(results, folder))]
+    kept = [target / "results.json", write_kept(target, _records(results, folder, target))]
     with atomic_path(kept[0]) as temporary:
         temporary.write_text(json.dumps(results, ensure_ascii=False) + "\n", encoding="utf-8")
     for row, found in results["analysis"].items():
@@ -62,10 +62,13 @@ def read_kept(folder: Path) -> dict[str, dict[str, Any]]:
     return records
 
 
-def _records(results: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Of the jobs that are done, by key; of those that were done elsewhere, what was kept."""
+def _records(results: dict[str, Any], folder: Path, target: Path) -> dict[str, Any]:
+    """Of the jobs that are done, by key; of those that were done elsewhere, or are gone, what was kept before."""
     about = results["study"]
-    earlier = read_kept(folder / about["kept"]) if about.get("kept") else {}
+    earlier: dict[str, Any] = read_kept(folder / about["kept"]) if about.get("kept") else {}
+    for place in (folder, target):
+        if (place / NAME).is_file():
+            earlier |= read_kept(place)
     found = {}
     for key in dict.fromkeys(job["key"] for job in results["jobs"] if job["state"] == "done"):
         path = folder / about["store"] / key / "result.json"
@@ -73,4 +76,9 @@ def _records(results: dict[str, Any], folder: Path) -> dict[str, Any]:
             found[key] = read_json(path)
         elif key in earlier:
             found[key] = earlier[key]
+        else:
+            raise FileNotFoundError(
+                f"keep: expected the result of {key}, which is done, in {path.parent}, got none: it would be lost to "
+                f"--kept. Put the job's folder back, or run the study again; nothing was written."
+            )
     return found

@@ -206,9 +206,9 @@ def made_of_others(kind: str, config: Config, folder: Path) -> bool:
     from headway.tasks.translate.data import fingerprints as of_pairs
 
     if kind == "text":
-        return is_changed(folder / "data", lambda: of_text(restored(Text, config)))
+        return is_changed(folder / "data", of_text(restored(Text, config)))
     if kind == "pairs":
-        return is_changed(folder / "data", lambda: of_pairs(restored(ParallelData, config)))
+        return is_changed(folder / "data", of_pairs(restored(ParallelData, config)))
     return False
 
 

@@ -97,6 +97,19 @@ def test_distances_by_hand(tiny, tokenizer, texts, randomised):
     assert closeness.score_errors[0] == pytest.approx(float(error), rel=1e-6)
 
 
+@pytest.mark.parametrize("mode", ["supplement", "replace"])
+def test_a_bias_with_fewer_positions_than_the_model(tiny, tokenizer, texts, mode):
+    model = tiny("bert", "ForMaskedLM")
+    short = convert(model, "diet-abs", mode=mode, start="zero", max_length=12)
+    assert compare(model, short, tokenizer, texts, length=20).length == 12
+    assert loss_by_length(short, tokenizer, texts, [12, 13])[13] is None
+
+
+def test_text_of_unknown_words_alone_is_refused(tokenizer):
+    with pytest.raises(ValueError, match="expected words that the tokenizer knows, got none"):
+        masked(torch.full((2, 9), tokenizer.unk_token_id), tokenizer, 0)
+
+
 def test_loss_by_length_stops_where_the_positions_do(tiny, tokenizer, texts, tmp_path):
     model = tiny("roberta", "ForMaskedLM")
     converted = convert(model, "diet-rel", mode="replace", start="zero")

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch._inductor.output_code import CompiledFxGraph
 
-import headway.models.layers as layers
 from headway.attention.call import self_attention
 from headway.cost import CostConfig, measure, turns
 from headway.cost.bench import Bench, Case, Prepared, Turn, _compiled_parts
+from headway.models import frame
 
 SMALL = {"models": ("tiny",), "batch": 2, "device": "cpu", "rounds": 2}
 fork = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 warns where threads are
@@ -49,7 +49,7 @@ def bench(row, modes):
 
 
 def test_a_broken_path_is_seen_before_it_is_timed(monkeypatch):
-    monkeypatch.setattr(layers, "self_attention", lambda qkv, **given: self_attention(qkv, **{**given, "bias": None}))
+    monkeypatch.setattr(frame, "self_attention", lambda qkv, **given: self_attention(qkv, **{**given, "bias": None}))
     errors = bench("diet-rel", ("inference",)).prepare().parity
     assert errors["output"] > 1 and errors["inference"] > 1
 

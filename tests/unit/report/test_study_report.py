@@ -115,16 +115,33 @@ def test_what_is_kept_is_the_numbers(folder, tmp_path):
         measures = folder / results["study"]["store"] / found["folder"] / "analysis" / "measures.json"
         write_json(measures, {"toeplitz": 1.0})
     done = [job["key"] for job in results["jobs"] if job["state"] == "done"]
-    write_json(
-        folder / results["study"]["store"] / done[0] / "result.json",
-        {"key": done[0], "result": {"loss": 1.0}, "seconds": 1.0},
-    )
+    store = folder / results["study"]["store"]
+    for key in done:
+        write_json(store / key / "result.json", {"key": key, "result": {"loss": 1.0}, "seconds": 1.0})
     kept = keep_study(folder, tmp_path / "kept")
     assert read_json(tmp_path / "kept" / "results.json") == read_json(folder / "results.json")
-    assert {key: record["result"] for key, record in read_kept(tmp_path / "kept").items()} == {done[0]: {"loss": 1.0}}
+    assert {key: record["result"] for key, record in read_kept(tmp_path / "kept").items()} == {
+        key: {"loss": 1.0} for key in done
+    }
     folders = list((tmp_path / "kept" / "analysis").iterdir())
     assert len(kept) - 2 == len(folders) == len(results["analysis"])
     assert all(read_json(each / "measures.json") == {"toeplitz": 1.0} for each in folders)
+
+
+def test_what_was_kept_is_not_lost_with_the_jobs(folder, tmp_path):
+    results = study_results()
+    store = folder / results["study"]["store"]
+    done = {job["key"] for job in results["jobs"] if job["state"] == "done"}
+    for key in done:
+        write_json(store / key / "result.json", {"key": key, "result": {}, "seconds": 1.0})
+    keep_study(folder, tmp_path / "kept")
+    for key in done:
+        (store / key / "result.json").unlink()
+    keep_study(folder, tmp_path / "kept")
+    assert set(read_kept(tmp_path / "kept")) == done
+    with pytest.raises(FileNotFoundError, match=r"keep: expected the result of .*nothing was written"):
+        keep_study(folder, tmp_path / "elsewhere")
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_csv_holds_all_that_is_known_of_a_cell():

@@ -384,3 +384,12 @@ def test_some_rows_are_pretrained_again_and_nothing_else_is_done_with_them(data)
     assert all(each.job.config["seed"] == 1 for each in second)
     with pytest.raises(ValueError, match="again: expected some of"):
         replace(plan, again=("nobody",))
+
+
+@pytest.mark.parametrize(
+    ("text", "got"), [("def plan():\n    pass", "TypeError"), ("def plan(size, data):\n    return {}['x']", "KeyError")]
+)
+def test_a_plan_file_whose_function_breaks_is_named(tmp_path, text, got):
+    (tmp_path / "own.py").write_text(text)
+    with pytest.raises(ValueError, match=rf"plan: expected plan\(size, data\) of .*own.py to run, got {got}"):
+        find_plan(str(tmp_path / "own.py"))

@@ -5,12 +5,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from headway.storage import write_json
 from headway.study.graph import jobs
 from headway.study.job import Store, do
 from headway.study.kinds import made_of_others
 from headway.study.plan import Column, Plan, Row
 from headway.study.study import Study
 from headway.tasks.pretrain import ModelChoice, Optimisation, PretrainConfig, Text
+from headway.tasks.pretrain.text import fingerprints
+from headway.tasks.training.preparing import is_changed
 from headway.tasks.translate import ModelChoice as TranslationChoice
 from headway.tasks.translate import Optimisation as TranslationOptimisation
 from headway.tasks.translate import ParallelData, TranslateConfig
@@ -74,3 +77,14 @@ def test_files_that_changed_are_refused_and_files_that_are_gone_are_not_missed(m
 
 def test_jobs_that_read_no_files_are_not_asked(tmp_path):
     assert not made_of_others("cost", {}, Path(tmp_path))
+
+
+def test_a_file_that_is_gone_hides_no_change_of_another(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(f"{name} {n} {line}" for n, line in enumerate(LINES * 20)))
+    text = Text(corpus=(str(tmp_path / "one.txt"), str(tmp_path / "two.txt")), length=16, vocab_size=45)
+    write_json(tmp_path / "data" / "text.json", {"sources": fingerprints(text)})
+    (tmp_path / "one.txt").unlink()
+    assert not is_changed(tmp_path / "data", fingerprints(text))
+    (tmp_path / "two.txt").write_text("another\n\ntext")
+    assert is_changed(tmp_path / "data", fingerprints(text))

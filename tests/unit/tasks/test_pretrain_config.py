@@ -102,6 +102,7 @@ def test_the_built_in_language_has_words_and_other_texts_have_pieces():
     assert Text(corpus=("builtin:500",)).trained_kind == "word"
     assert Text(corpus=("builtin", "book.txt")).trained_kind == "wordpiece"
     assert Text(corpus=("builtin",), kind="unigram").trained_kind == "unigram"
+    assert Text(corpus=("en=builtin:300", "de=builtin:300:invented")).trained_kind == "word"
 
 
 def test_a_configuration_does_not_change():

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from headway.attention.blockwise.terms import SCORE_TERMS, VALUE_TERMS, Block, Lookup, Sizes, Skewed, Term
 from headway.attention.masking import Masking
+from headway.running import without_autocast
 
 BLOCK_Q = 128  # queries per block
 TILE = 2**20  # numbers per tile, 4 MiB of float32: smaller ones fit caches better but leave cores waiting
@@ -35,29 +36,30 @@ def blockwise(
     dropout: float,
     seed: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # output (B, H, Lq, Dv); log of the softmax's denominators (B, H, Lq, 1)
-    work = _Work(q, k, v, tensors, kinds, starts, scale, dropout, seed)
-    masking = _masking(q, k, mask, causal, lengths, q_documents, k_documents)
-    output = work.q.new_zeros(*q.shape[:3], v.shape[3])  # rows that see nothing stay zero,
-    logsum = work.q.new_full((*q.shape[:3], 1), torch.inf)  # and so do their exp(s - logsum)
-    for block in work.blocks(masking):
-        s = work.scores(block, masking)
-        top = s.amax(-1, keepdim=True)
-        if not masking.empty:
-            top.masked_fill_(top == -torch.inf, 0.0)
-        p = s.sub_(top).exp_()
-        total = p.sum(-1, keepdim=True)
-        if dropout > 0:
-            p.mul_(work.keep(p))
-        out = torch.bmm(_flat(p), work.keys(work.v, block)).view(*p.shape[:3], -1)
-        if work.value_terms:
-            columns = work.skew(p)
-            for term in work.value_terms:
-                out += term.values(p, columns, block)
-        if not masking.empty:
-            total.masked_fill_(total == 0, torch.inf)
-        torch.div(out, total, out=work.rows(output, block))
-        torch.add(top, total.log_(), out=work.rows(logsum, block))
-    return output.to(q.dtype), logsum
+    with without_autocast(q.device.type):
+        work = _Work(q, k, v, tensors, kinds, starts, scale, dropout, seed)
+        masking = _masking(q, k, mask, causal, lengths, q_documents, k_documents)
+        output = work.q.new_zeros(*q.shape[:3], v.shape[3])  # rows that see nothing stay zero,
+        logsum = work.q.new_full((*q.shape[:3], 1), torch.inf)  # and so do their exp(s - logsum)
+        for block in work.blocks(masking):
+            s = work.scores(block, masking)
+            top = s.amax(-1, keepdim=True)
+            if not masking.empty:
+                top.masked_fill_(top == -torch.inf, 0.0)
+            p = s.sub_(top).exp_()
+            total = p.sum(-1, keepdim=True)
+            if dropout > 0:
+                p.mul_(work.keep(p))
+            out = torch.bmm(_flat(p), work.keys(work.v, block)).view(*p.shape[:3], -1)
+            if work.value_terms:
+                columns = work.skew(p)
+                for term in work.value_terms:
+                    out += term.values(p, columns, block)
+            if not masking.empty:
+                total.masked_fill_(total == 0, torch.inf)
+            torch.div(out, total, out=work.rows(output, block))
+            torch.add(top, total.log_(), out=work.rows(logsum, block))
+        return output.to(q.dtype), logsum
 
 
 @torch.library.custom_op("headway::blockwise_backward", mutates_args=())
@@ -81,48 +83,49 @@ def blockwise_backward(
     seed: Tensor | None,
     learned: bool,
 ) -> list[Tensor]:  # gradients of q, k, v and, where `learned`, of every tensor (empty for integers)
-    work = _Work(q, k, v, tensors, kinds, starts, scale, dropout, seed)
-    masking = _masking(q, k, mask, causal, lengths, q_documents, k_documents)
-    if learned:
-        for term in work.all_terms:
-            term.track()
-    g = grad.to(work.q.dtype).contiguous()
-    delta = (g * output).sum(-1, keepdim=True)
-    dq, dk, dv = (torch.zeros_like(t) for t in (work.q, work.k, work.v))
-    for block in work.blocks(masking):
-        q_tile, g_tile = work.rows(work.q, block), work.rows(g, block)
-        p = work.scores(block, masking).sub_(work.rows(logsum, block)).exp_()
-        ds = work.skewed_tile(p.shape)
-        torch.bmm(_flat(g_tile), work.keys(work.v, block).mT, out=_flat(ds))  # dp, for now
-        for value_term in work.value_terms:
-            ds += value_term.weight_grad(g_tile, block)
-        dropped = p
-        if dropout > 0:
-            keep = work.keep(p)
-            dropped = p * keep
-            ds *= keep
-        work.keys(dv, block).baddbmm_(_flat(dropped).mT, _flat(g_tile))
-        ds.sub_(work.rows(delta, block)).mul_(p)
-        work.keys(dk, block).baddbmm_(_flat(ds).mT, _flat(q_tile), alpha=scale)
-        dq_tile = torch.bmm(_flat(ds), work.keys(work.k, block)).mul_(scale).view(*q_tile.shape)
-        columns = work.skewed_columns(p.shape)
-        for term in work.score_terms:
-            met = term.reduce(ds, columns, q_tile, block) if learned or isinstance(term, Lookup) else None
-            if met is not None:
-                dq_tile += met
-        work.rows(dq, block).copy_(dq_tile)
-        if learned and work.value_terms:
-            columns = work.skew(dropped)
+    with without_autocast(q.device.type):
+        work = _Work(q, k, v, tensors, kinds, starts, scale, dropout, seed)
+        masking = _masking(q, k, mask, causal, lengths, q_documents, k_documents)
+        if learned:
+            for term in work.all_terms:
+                term.track()
+        g = grad.to(work.q.dtype).contiguous()
+        delta = (g * output).sum(-1, keepdim=True)
+        dq, dk, dv = (torch.zeros_like(t) for t in (work.q, work.k, work.v))
+        for block in work.blocks(masking):
+            q_tile, g_tile = work.rows(work.q, block), work.rows(g, block)
+            p = work.scores(block, masking).sub_(work.rows(logsum, block)).exp_()
+            ds = work.skewed_tile(p.shape)
+            torch.bmm(_flat(g_tile), work.keys(work.v, block).mT, out=_flat(ds))  # dp, for now
             for value_term in work.value_terms:
-                value_term.reduce_values(dropped, columns, g_tile, block)
-    grads = [dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)]
-    if learned:
-        given = iter(tensors)
-        for term in work.all_terms:
-            for total in term.grads:
-                original = next(given)
-                grads.append(original.new_empty(0) if total is None else total.to(original.dtype))
-    return grads
+                ds += value_term.weight_grad(g_tile, block)
+            dropped = p
+            if dropout > 0:
+                keep = work.keep(p)
+                dropped = p * keep
+                ds *= keep
+            work.keys(dv, block).baddbmm_(_flat(dropped).mT, _flat(g_tile))
+            ds.sub_(work.rows(delta, block)).mul_(p)
+            work.keys(dk, block).baddbmm_(_flat(ds).mT, _flat(q_tile), alpha=scale)
+            dq_tile = torch.bmm(_flat(ds), work.keys(work.k, block)).mul_(scale).view(*q_tile.shape)
+            columns = work.skewed_columns(p.shape)
+            for term in work.score_terms:
+                met = term.reduce(ds, columns, q_tile, block) if learned or isinstance(term, Lookup) else None
+                if met is not None:
+                    dq_tile += met
+            work.rows(dq, block).copy_(dq_tile)
+            if learned and work.value_terms:
+                columns = work.skew(dropped)
+                for value_term in work.value_terms:
+                    value_term.reduce_values(dropped, columns, g_tile, block)
+        grads = [dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)]
+        if learned:
+            given = iter(tensors)
+            for term in work.all_terms:
+                for total in term.grads:
+                    original = next(given)
+                    grads.append(original.new_empty(0) if total is None else total.to(original.dtype))
+        return grads
 
 
 class _Work:

@@ -45,7 +45,7 @@ def fused(
     k_documents: Tensor | None,
     scale: float,
     dropout: float,
-    noise: Tensor | None,  # (B, H, numbers of queries and keys) of 32 bits, for dropout; see `noise`
+    noise: Tensor | None,  # (B, H, numbers of queries and keys) of 32 bits, for dropout; see `dropout_noise`
     exact: bool,  # whether to return what rounding took from the output, for the gradients of shared factors
     by: str,  # which kernels: "one tile", "hopper" or "triton"
     backward_by: str,  # or "hopper tile"

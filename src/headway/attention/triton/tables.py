@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headway.attention.triton.layout import LARGEST, LOG2E
+from headway.running import without_autocast
 
 TILE = 64  # of the Hopper kernels
 BLOCK = 128  # queries or keys of their blocks
@@ -31,7 +32,8 @@ def bias_matrix(
     if left is not None and right is not None:
         factors = left[0].float() * LOG2E, right[0].float()
         rows, columns = (t.clamp(-LARGEST, LARGEST).half() if half else t for t in factors)
-        parts.append(rows @ columns.mT)
+        with without_autocast(rows.device.type):
+            parts.append(rows @ columns.mT)
     if values is not None:
         parts.append((values[0].float() * LOG2E).unfold(-1, k_len, 1).flip(-2))
     matrix = parts[0] if len(parts) == 1 else parts[0] + parts[1]

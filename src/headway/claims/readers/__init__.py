@@ -58,7 +58,7 @@ def read_results(folder: Path) -> Results:
         translation(place, samples, errors, notes)
     for path in sorted((folder / "parameters").glob("*.json")):
         samples += parameters(path)
-    measured = (folder / "cost", "*.json"), (folder.parent / "benchmarks" / "results", "pretraining_*.json")
+    measured = (folder / "cost", "*.json"), (folder.resolve().parent / "benchmarks" / "results", "pretraining_*.json")
     samples += costs([path for place, pattern in measured for path in place.glob(pattern)])
     return Results(samples=tuple(samples), errors=errors, notes=tuple(notes))
 

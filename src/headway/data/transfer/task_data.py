@@ -119,6 +119,8 @@ def _says(task: TaskSet, file: Path, split: str, language: str) -> bool:
 
 def _read(task: TaskSet, source: str, split: str, language: str, problems: Problems) -> list[Example] | list[Question]:
     if task.make:
+        if source:
+            raise ValueError(f"data: expected none for {task.name}, which is made as it is read, got {source!r}.")
         if language not in task.languages:
             raise ValueError(f"language: expected one of {', '.join(task.languages)}, got {language!r}.")
         return task.make(split, language)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import EncoderDecoderCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from headway.attention.call import attention, self_attention
-from headway.attention.eager import weighted
-from headway.attention.request import checked
 from headway.models.frame import Frame
 from headway.models.norm import LayerNorm
 from headway.models.translation.config import TranslationConfig
@@ -94,14 +89,19 @@ class SelfAttention(nn.Module):
     def forward(
         self, x: Tensor, frame: Frame, packing: Packing, cache: EncoderDecoderCache | None, output_attentions: bool
     ) -> tuple[Tensor, Tensor | None]:
-        qkv = self.project(x, packing)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, L, D)
-        turned, k = frame.rotate(q, k, self.index)  # keys are turned before they join the cache
+        q, k, v, qkv = frame.parted(self.project(x, packing), self.index)  # turned before they join the cache
         if cache is not None:
             k, v = cache.self_attention_cache.update(k, v, self.index)
-        dropout = self.dropout if self.training else 0.0
-        whole = qkv if turned is q and cache is None else None
-        mixed, weights = attend(turned, k, v, frame, self.index, self.causal, dropout, output_attentions, whole)
+        mixed, weights = frame.attend(
+            q,
+            k,
+            v,
+            self.index,
+            causal=self.causal,
+            dropout=self.dropout if self.training else 0.0,
+            output_attentions=output_attentions,
+            qkv=None if cache is not None else qkv,
+        )
         return self.output(packing.packed(mixed.transpose(1, 2).flatten(2))), weights
 
 
@@ -147,7 +147,7 @@ class CrossAttention(nn.Module):
                 cache.is_updated[self.index] = True
         dropout = self.dropout if self.training else 0.0
         q = self.project(x, packing)
-        mixed, weights = attend(q, k, v, frame, self.index, False, dropout, output_attentions)
+        mixed, weights = frame.attend(q, k, v, self.index, dropout=dropout, output_attentions=output_attentions)
         return self.output(packing.packed(mixed.transpose(1, 2).flatten(2))), weights
 
 
@@ -182,31 +182,3 @@ class Residual(nn.Module):
         """The layer's value after the sublayer, whose input was x and whose output is y."""
         x = x + self.dropout(y)
         return x if self.norm_first else self.norm(x)
-
-
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    frame: Frame,
-    layer: int,
-    causal: bool,
-    dropout: float,
-    output_attentions: bool,
-    qkv: Tensor | None = None,  # (B, L, 3, H, D), where q, k and v are as one projection made them
-) -> tuple[Tensor, Tensor | None]:  # (B, H, Lq, D), and the weights (B, H, Lq, Lk) if they were asked for
-    arguments: dict[str, Any] = {
-        "bias": frame.bias(layer),
-        "value_bias": frame.value_bias(layer),
-        "mask": frame.mask,
-        "causal": causal,
-        "lengths": frame.lengths,
-        "documents": None,
-        "scale": frame.scale,
-        "dropout": dropout,
-    }
-    if output_attentions:
-        return weighted(checked(q, k, v, **arguments))
-    if qkv is not None:
-        return self_attention(qkv, **arguments), None
-    return attention(q, k, v, **arguments), None

@@ -21,6 +21,7 @@ from headway.models.translation.losses import smoothed_cross_entropy
 from headway.models.translation.search import translate
 from headway.models.translation.sides import Decoder, Encoder
 from headway.models.translation.words import loss_of_words, read
+from headway.running import autocast_dtype, may_read
 
 
 class TranslationModel(HeadwayPreTrainedModel, GenerationMixin):  # type: ignore[misc]
@@ -163,7 +164,7 @@ class TranslationModel(HeadwayPreTrainedModel, GenerationMixin):  # type: ignore
     def _fuses(self) -> bool:
         """Whether `loss_of_words` works: on a CPU in full precision, with an output that nobody has wrapped."""
         weight = self.output.weight
-        full = weight.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(weight.device.type)
+        full = weight.dtype in (torch.float32, torch.float64) and autocast_dtype(weight.device.type) is None
         return type(self.output) is nn.Linear and full and _is_read(weight)
 
     def _loss(
@@ -222,4 +223,4 @@ class TranslationModel(HeadwayPreTrainedModel, GenerationMixin):  # type: ignore
 
 def _is_read(x: Tensor) -> bool:
     """Whether values may decide about shapes: on a CPU. Elsewhere that waits for the device, or breaks a graph."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+    return may_read(x)

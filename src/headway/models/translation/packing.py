@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from headway.running import may_read
+
 
 class Packing:
     """Where the words of a padded batch (B, L) are. Without lengths all places are words, and nothing is moved.
@@ -19,7 +21,7 @@ class Packing:
         length: int,  # L
     ) -> None:
         self.places: Tensor | None = None  # (N,), of the words among B * L
-        if lengths is not None and lengths.device.type == "cpu" and not torch.compiler.is_compiling():
+        if lengths is not None and may_read(lengths):
             words = torch.arange(length) < lengths[:, None]
             self.shape = words.shape
             self.places = words.flatten().nonzero()[:, 0]

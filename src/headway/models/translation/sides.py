@@ -16,6 +16,7 @@ from headway.models.norm import LayerNorm
 from headway.models.translation.config import TranslationConfig
 from headway.models.translation.layers import DecoderLayer, EncoderLayer
 from headway.models.translation.packing import Packing
+from headway.running import may_read
 
 
 class Encoder(nn.Module):
@@ -145,7 +146,7 @@ def lengths_of(
         raise ValueError(f"attention_mask: expected {tuple(shape)} as the words, got {tuple(attention_mask.shape)}.")
     keep = attention_mask != 0
     lengths = keep.sum(1)
-    if keep.device.type == "cpu" and not torch.compiler.is_compiling():
+    if may_read(keep):
         if not torch.equal(keep, torch.arange(shape[1]) < lengths[:, None]):
             raise ValueError(
                 "attention_mask: expected ones and then zeros in each row, got zeros before ones. "

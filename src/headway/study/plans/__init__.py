@@ -70,7 +70,11 @@ def _of_file(path: Path) -> Callable[[str, str | None], Plan]:
         raise ValueError(f"plan: expected {path} to define plan(size, data), got no such function.")
 
     def made(size: str, data: str | None) -> Plan:
-        found = function(size, data)
+        try:
+            found = function(size, data)
+        except Exception as error:
+            got = f"{type(error).__name__}: {error}"
+            raise ValueError(f"plan: expected plan(size, data) of {path} to run, got {got}.") from error
         if not isinstance(found, Plan):
             raise ValueError(f"plan: expected {path} to return a headway.study.plan.Plan, got {type(found).__name__}.")
         return found

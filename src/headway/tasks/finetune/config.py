@@ -198,6 +198,11 @@ class FinetuneConfig:
                 f"dev: expected [NAME[@SPLIT]=]SOURCE to choose checkpoints on, got nothing, and none of the training "
                 f"data is {self.task}. Name the folder with its dev split."
             )
+        if Path(own[0]).is_file():
+            raise ValueError(
+                f"dev: expected [NAME[@SPLIT]=]SOURCE to choose checkpoints on, got nothing beside the training data, "
+                f"which is one file ({own[0]}): it would be evaluated on itself. Pass --dev with another."
+            )
         return [Reference(self.task, "dev", own[0])]
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -12,6 +13,7 @@ from headway.storage import config_hash
 from headway.tasks.training.plan import Optimisation, Rhythm, at_least, check_changes
 from headway.tasks.training.runs import flat
 
+LANGUAGE = re.compile(r"([a-z]{2,3}(?:-[A-Za-z]+)?)=")  # of a corpus, LANGUAGE=SOURCE
 # What a run may be resumed with other values of: none of them changes what is learned, beyond rounding and dropout.
 FREE = ("rhythm.log", "rhythm.evaluate", "rhythm.checkpoint", "rhythm.keep", "optimisation.accumulate")
 
@@ -95,8 +97,13 @@ class Text:
     @property
     def trained_kind(self) -> str:
         """The kind of tokenizer to train."""
-        builtin = all(source.split(":")[0] == "builtin" for source in self.corpus)
+        builtin = all(without_language(source).split(":")[0] == "builtin" for source in self.corpus)
         return self.kind or ("word" if builtin else "wordpiece")
+
+
+def without_language(source: str) -> str:
+    """SOURCE of LANGUAGE=SOURCE."""
+    return source[len(found[0]) :] if (found := LANGUAGE.match(source)) else source
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from headway.data import EvaluationBatches, MlmBatches, Shards, build_shards, open_corpus, train_tokenizer
 from headway.data.text.corpora import Corpus
 from headway.storage import atomic_path
-from headway.tasks.pretrain.config import PretrainConfig, Text
+from headway.tasks.pretrain.config import LANGUAGE, PretrainConfig, Text, without_language
 from headway.tasks.training.objective import Batch
 from headway.tasks.training.plan import Optimisation
-from headway.tasks.training.preparing import claim, claimed, telling
+from headway.tasks.training.preparing import claim, claimed, if_there, telling
 from headway.tasks.training.processes import Processes
 from headway.tasks.training.runs import writing
 
@@ -138,15 +137,15 @@ def _make(text: Text, folder: Path, *, show: bool, continues: bool) -> None:
 
 
 def fingerprints(text: Text) -> list[Any]:
-    """Of what the text is read from, as it is today."""
-    return [_corpus(source, text).fingerprint() for source in text.corpus]
+    """Of what the text is read from, as it is today; None of what is gone."""
+    return [if_there(lambda source=source: _corpus(source, text).fingerprint()) for source in text.corpus]
 
 
 def _corpus(source: str, text: Text) -> Corpus:
     """The corpus of SOURCE or LANGUAGE=SOURCE."""
-    language = re.match(r"([a-z]{2,3}(?:-[A-Za-z]+)?)=", source)
+    language = LANGUAGE.match(source)
     return open_corpus(
-        source[language.end() :] if language else source,
+        without_language(source),
         language=language[1] if language else None,
         text_field=text.text_field,
         on_error="skip" if text.skip_bad_lines else "raise",

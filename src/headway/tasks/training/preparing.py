@@ -37,16 +37,23 @@ def claimed(folder: Path, settings: Mapping[str, Any]) -> bool:
     return same
 
 
-def is_changed(folder: Path, sources: Callable[[], Sequence[Any]]) -> bool:
-    """Whether what the data were made of is another today. Of what is gone nothing is known, and data stay data."""
+def is_changed(folder: Path, sources: Sequence[Any]) -> bool:
+    """Whether what the data were made of is another today. Of what is gone (None) nothing is known; data stay data."""
     record = folder / "text.json"
     if not record.exists():
         return False
+    before, today = read_json(record)["sources"], json.loads(json.dumps(sources))
+    return len(before) != len(today) or any(
+        now is not None and now != then for then, now in zip(before, today, strict=True)
+    )
+
+
+def if_there(fingerprint: Callable[[], Any]) -> Any:
+    """A fingerprint, or None where what it is of does not exist."""
     try:
-        found = sources()
+        return fingerprint()
     except FileNotFoundError:
-        return False
-    return bool(read_json(record)["sources"] != json.loads(json.dumps(found)))
+        return None
 
 
 @contextmanager

@@ -66,7 +66,8 @@ class ParallelData:
             `held_out` of its sentences where it is a file.
         languages: of jsonl and Hub rows, such as en-de.
         on_error: raise at rows that cannot be read, or skip and count them.
-        rules: which pairs to train on. Of dev only those that are too long are left out, of its loss only.
+        rules: which pairs to train on. Of dev only empty pairs and those that are too long are left out, of its loss
+            only, and `strict` does not stop at them.
         tokenizer: a folder; None trains one on the training pairs.
         kind, vocab_size: of the tokenizer to train, see `train_vocabulary`; kind None is word for the built-in language
             and bpe for others.

@@ -15,7 +15,7 @@ from headway.data.translation.pairs import EncodedPairs, build_pairs
 from headway.data.translation.parallel import ParallelText, open_parallel
 from headway.data.translation.vocabulary import train_vocabulary
 from headway.storage import atomic_path, read_json, write_json
-from headway.tasks.training.preparing import claim, claimed, telling
+from headway.tasks.training.preparing import claim, claimed, if_there, telling
 from headway.tasks.training.processes import Processes
 from headway.tasks.training.runs import writing
 from headway.tasks.translate.config import ParallelData, TranslateConfig
@@ -102,8 +102,8 @@ def _make(data: ParallelData, folder: Path, *, show: bool, continues: bool) -> N
 
 
 def fingerprints(data: ParallelData) -> list[Any]:
-    """Of what the pairs are read from, as it is today."""
-    return [text.fingerprint() for text in texts(data)]
+    """Of what the pairs are read from, as it is today; None of what is gone."""
+    return [if_there(lambda split=split: texts(data)[split].fingerprint()) for split in range(2)]
 
 
 def texts(data: ParallelData) -> tuple[ParallelText, ParallelText]:

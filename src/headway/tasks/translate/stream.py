@@ -73,7 +73,7 @@ def _arrived(file: BinaryIO) -> Iterator[list[str]]:
 
 def _decoded(raw: bytes, number: int) -> str:
     try:
-        return raw.decode("utf-8").strip()
+        return raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
     except UnicodeDecodeError as error:
         raise ValueError(
             f"standard input, line {number}: expected UTF-8, got byte 0x{raw[error.start]:02x} ({error.reason}). "

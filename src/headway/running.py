@@ -1,0 +1,31 @@
+"""What torch is about while our code runs: whether values may be read, and whether autocast lowers products."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+
+def is_transformed() -> bool:
+    """Whether torch.func (vmap, grad, jvp) is at work, where a value may stand for many."""
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
+def may_read(t: Tensor) -> bool:
+    """Whether looking at values costs nothing: on the CPU, not while compiling or under torch.func. Elsewhere it would
+    wait for the device, break the graph, or raise."""
+    return t.device.type == "cpu" and not torch.compiler.is_compiling() and not is_transformed()
+
+
+def autocast_dtype(device_type: str) -> torch.dtype | None:
+    """What autocast lowers products to, or None where it is off. The meta device has none."""
+    if device_type == "meta" or not torch.is_autocast_enabled(device_type):
+        return None
+    return torch.get_autocast_dtype(device_type)
+
+
+def without_autocast(device_type: str) -> AbstractContextManager[object]:
+    """Products as they are written: those of a bias must not lose digits that nobody gave away."""
+    return nullcontext() if device_type == "meta" else torch.autocast(device_type, enabled=False)
