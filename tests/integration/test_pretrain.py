@@ -124,6 +124,19 @@ def test_a_text_with_bad_lines_can_be_tried_again_in_the_same_folder(tmp_path):
     assert Shards(tmp_path / "given" / "data" / "shards").index["tokenizer"] == shards.index["tokenizer"]
 
 
+def test_what_was_left_out_is_told(tmp_path, capsys):
+    from headway.cli.pretrain import _tell_of_skipped
+
+    index = tmp_path / "index.json"
+    _tell_of_skipped(index)
+    index.write_text('{"skipped": 0, "shards": []}')
+    _tell_of_skipped(index)
+    assert capsys.readouterr().out == ""
+    index.write_text('{"skipped": 2, "shards": [{}, {"problems": ["a.txt, line 3: expected UTF-8. Convert it."]}]}')
+    _tell_of_skipped(index)
+    assert "left out 2 bad lines of the text, such as a.txt, line 3: expected UTF-8; see" in capsys.readouterr().out
+
+
 def test_a_tokenizer_to_which_the_text_is_unknown(tmp_path):
     config = tiny(tmp_path / "run", None, steps=2)
     text = Text(corpus=("builtin:600",), vocab_size=10, length=32, validation=0.2)

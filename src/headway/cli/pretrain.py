@@ -148,6 +148,7 @@ def tell(result: Result) -> None:
 
     state = PartialState()
     if state.is_main_process:
+        _tell_of_skipped(Path(result.folder) / "data" / "shards" / "index.json")
         typer.echo(
             f"{result.parameters:,} parameters, {result.steps:,} steps of {result.tokens // result.steps:,} tokens, "
             f"{result.tokens_per_second:,.0f} tokens/s\n"
@@ -156,3 +157,13 @@ def tell(result: Result) -> None:
             f'load it with headway.models.EncoderForMaskedLM.from_pretrained("{result.folder}/model")'
         )
     state.destroy_process_group()
+
+
+def _tell_of_skipped(index: Path) -> None:
+    """How much --skip-bad-lines left out; nothing where the text was made by another run."""
+    from headway.storage import read_json
+
+    found = read_json(index) if index.is_file() else {}
+    if found.get("skipped"):
+        first = next(problem for shard in found["shards"] for problem in shard.get("problems", []))
+        typer.echo(f"left out {found['skipped']:,} bad lines of the text, such as {first.split('. ')[0]}; see {index}")
