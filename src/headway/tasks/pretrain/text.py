@@ -138,7 +138,7 @@ def _make(text: Text, folder: Path, *, show: bool, continues: bool) -> None:
 
 def fingerprints(text: Text) -> list[Any]:
     """Of what the text is read from, as it is today; None of what is gone."""
-    return [if_there(lambda source=source: _corpus(source, text).fingerprint()) for source in text.corpus]
+    return [if_there(lambda source: _corpus(source, text).fingerprint(), source) for source in text.corpus]
 
 
 def _corpus(source: str, text: Text) -> Corpus:

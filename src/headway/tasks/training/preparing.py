@@ -48,10 +48,10 @@ def is_changed(folder: Path, sources: Sequence[Any]) -> bool:
     )
 
 
-def if_there(fingerprint: Callable[[], Any]) -> Any:
+def if_there(fingerprint: Callable[..., Any], *of: Any) -> Any:
     """A fingerprint, or None where what it is of does not exist."""
     try:
-        return fingerprint()
+        return fingerprint(*of)
     except FileNotFoundError:
         return None
 

@@ -103,7 +103,7 @@ def _make(data: ParallelData, folder: Path, *, show: bool, continues: bool) -> N
 
 def fingerprints(data: ParallelData) -> list[Any]:
     """Of what the pairs are read from, as it is today; None of what is gone."""
-    return [if_there(lambda split=split: texts(data)[split].fingerprint()) for split in range(2)]
+    return [if_there(lambda split: texts(data)[split].fingerprint(), split) for split in range(2)]
 
 
 def texts(data: ParallelData) -> tuple[ParallelText, ParallelText]:
