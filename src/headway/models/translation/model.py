@@ -165,7 +165,7 @@ class TranslationModel(HeadwayPreTrainedModel, GenerationMixin):  # type: ignore
         """Whether `loss_of_words` works: on a CPU in full precision, with an output that nobody has wrapped."""
         weight = self.output.weight
         full = weight.dtype in (torch.float32, torch.float64) and autocast_dtype(weight.device.type) is None
-        return type(self.output) is nn.Linear and full and _is_read(weight)
+        return type(self.output) is nn.Linear and full and may_read(weight)
 
     def _loss(
         self,
@@ -177,7 +177,7 @@ class TranslationModel(HeadwayPreTrainedModel, GenerationMixin):  # type: ignore
     ) -> Tensor:
         smoothing = self.config.label_smoothing
         labels = self._named(labels, x.shape[:2])
-        if logits is None and _is_read(labels):
+        if logits is None and may_read(labels):
             named = labels != IGNORED
             x, labels = x[named], labels[named]
         if words is not None:
@@ -192,7 +192,7 @@ class TranslationModel(HeadwayPreTrainedModel, GenerationMixin):  # type: ignore
 
     def _up_to_last(self, labels: Tensor) -> Tensor | None:
         """Ones up to the last label of each row, then zeros: what comes after has no part in the loss."""
-        if not _is_read(labels):
+        if not may_read(labels):
             return None  # of use only where padding is left out
         named = self._named(labels, labels.shape) != IGNORED
         return named.flip(1).cummax(1).values.flip(1)
@@ -219,8 +219,3 @@ class TranslationModel(HeadwayPreTrainedModel, GenerationMixin):  # type: ignore
 
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
         self.output = new_embeddings
-
-
-def _is_read(x: Tensor) -> bool:
-    """Whether values may decide about shapes: on a CPU. Elsewhere that waits for the device, or breaks a graph."""
-    return may_read(x)
