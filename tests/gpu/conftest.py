@@ -10,11 +10,12 @@ def small_tiles(monkeypatch, request):
 
     Short sequences would all take the one-tile kernels; only tests marked `one_tile` leave that choice alone.
     """
-    from headway.attention.triton import arguments, short
+    from headway.attention.triton import arguments, hopper, short
 
     torch.manual_seed(0)
     if "one_tile" not in request.fixturenames:
         monkeypatch.setattr(short, "fits", lambda *parts: False)
+        monkeypatch.setattr(hopper, "is_tile", lambda *parts: False)
     if not torch.cuda.is_available():
 
         def small(kind, width, dtype):

@@ -72,12 +72,16 @@ TILE_KINDS = ["none", "toeplitz", "low rank", "toeplitz and low rank", "clipped"
 
 @pytest.mark.parametrize("masking", ["nothing", "causal", "lengths"])
 @pytest.mark.parametrize(
-    ("batch", "q_len", "k_len"), [(3, 64, 64), (40, 128, 128), (90, 128, 128), (5, 16, 16), (5, 33, 101), (5, 128, 20)]
-)
+    ("batch", "q_len", "k_len"),
+    [
+        (40, 128, 128), (90, 128, 128), (5, 33, 101), (5, 128, 20),
+        (1, 64, 64), (91, 64, 64), (90, 50, 33), (5, 16, 16), (90, 1, 9), (4, 100, 1),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("kind", TILE_KINDS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_width_64_of_one_tile(one_tile, dtype, kind, batch, q_len, k_len, masking):
-    """All queries and keys in one block, which goes over several sequences."""
+    """All queries and keys in one block, which goes over several sequences, up to 64 over two at a time."""
     check(kind, dtype, batch, 4, 2, q_len, k_len, 64, **masks(batch, q_len, k_len)[masking])
 
 
@@ -87,9 +91,10 @@ def test_width_64_of_one_tile_with_dropout_is_as_in_the_other_kernels(one_tile, 
     check_families_agree(kind, 90, length, monkeypatch)
 
 
-def test_width_64_of_one_tile_gives_the_same_bits_in_ten_runs(one_tile):
-    make, parameters = made("toeplitz and low rank", 300, 2, 128, 128, 64)
-    inputs, upstream = [draw(300, 2, 128, 64) for _ in range(3)], draw(300, 2, 128, 64)
+@pytest.mark.parametrize("length", [64, 128])
+def test_width_64_of_one_tile_gives_the_same_bits_in_ten_runs(one_tile, length):
+    make, parameters = made("toeplitz and low rank", 300, 2, length, length, 64)
+    inputs, upstream = [draw(300, 2, length, 64) for _ in range(3)], draw(300, 2, length, 64)
     runs = [outcome("triton", torch.bfloat16, make, parameters, inputs, upstream) for _ in range(10)]
     for run in runs[1:]:
         for one, other in zip(runs[0], run, strict=True):
@@ -298,12 +303,14 @@ def test_width_64_in_a_thread_that_has_launched_nothing(one_tile, length):
 
 
 def test_auto_takes_the_fused_kernels_without_a_bias_where_they_are_faster():
-    def backend(length, dropout=0.0, width=64, needs_grad=True):
-        q = torch.randn(1, 2, length, width, device=DEVICE, dtype=torch.bfloat16, requires_grad=needs_grad)
+    def backend(length, dropout=0.0, width=64, needs_grad=True, batch=1):
+        q = torch.randn(batch, 2, length, width, device=DEVICE, dtype=torch.bfloat16, requires_grad=needs_grad)
         return hw.explain(q, q, q, dropout=dropout).backend
 
     assert backend(512) == backend(4096, dropout=0.1) == backend(512, needs_grad=False) == "triton"
     assert backend(4096) == backend(128, needs_grad=False) == backend(512, width=128) == "sdpa"
+    assert backend(64, needs_grad=False) == "sdpa"
+    assert backend(64, needs_grad=False, batch=2048) == "triton"
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own code

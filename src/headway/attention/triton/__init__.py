@@ -26,9 +26,10 @@ from headway.bias import LowRank, RelativeKeys, RelativeValues, SegmentTable, To
 __all__ = ["forward", "why_not"]
 
 INSTALLED = find_spec("triton") is not None
-# Keys: without a bias, training is faster than torch's at 512 and slower at 2048; inference is slower at 128 and faster
-# from 512 on (benchmarks/results).
-TRAINED_UP_TO, INFERRED_FROM = 1024, 512
+# Keys: without a bias, training is faster than torch's at 512 and slower at 2048; inference is faster up to 64, where a
+# large batch takes longer than Python does, slower at 128, and faster from 512 on (benchmarks/results).
+TRAINED_UP_TO, INFERRED_FROM, INFERRED_UP_TO = 1024, 512, 64
+LARGE_BATCH = 4096  # sequences times heads
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # kernels on CPU tensors, for tests
 
 
@@ -65,11 +66,14 @@ def is_one_tile(request: Request) -> bool:
 
 def is_faster_without_bias(request: Request) -> bool:
     """Whether a call without a bias is faster on the Hopper kernels than on torch's: with dropout, which costs cuDNN
-    much, in training up to TRAINED_UP_TO keys, and otherwise from INFERRED_FROM queries and keys on."""
+    much, in training up to TRAINED_UP_TO keys, and otherwise from INFERRED_FROM queries and keys on or, in a large
+    batch, up to INFERRED_UP_TO."""
     from headway.attention.triton import hopper
 
     q, k, v = request.q, request.k, request.v
-    inferred = not request.needs_grad and min(q.shape[2], k.shape[2]) >= INFERRED_FROM
+    many = q.shape[0] * q.shape[1] >= LARGE_BATCH
+    shorter, longer = sorted((q.shape[2], k.shape[2]))
+    inferred = not request.needs_grad and (shorter >= INFERRED_FROM or (many and longer <= INFERRED_UP_TO))
     trained = request.needs_grad and (request.dropout > 0 or k.shape[2] <= TRAINED_UP_TO)
     gains = inferred or trained
     taken = why_not(request) is None and _hopper_masks(request) and hopper.takes(q, k, v)
@@ -102,7 +106,7 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
         by, backward_by, tables, backward_tables = _kernels(request, q, k, v, parts, relative)
     else:
         by, backward_by, tables, backward_tables, steps = _with_segments(request, segment, values)
-    exact = q.dtype != torch.float32 and by != "one tile" and _needs_rest(request, (*parts, steps))
+    exact = q.dtype != torch.float32 and not by.endswith("tile") and _needs_rest(request, (*parts, steps))
     noise = None if request.dropout == 0 else dropout_noise(q, k)
     qkv = request.qkv if backward_by.startswith("hopper") else None  # which write into one tensor
     output, _, weights, _ = op.fused(
@@ -130,11 +134,11 @@ def _kernels(
     values, left, right = (None if part is None else part.detach() for part in parts)
     on_hopper = not relative and _hopper_masks(request) and hopper.fits(q, k, v, values, left, right)
     q_len, k_len = q.shape[2], k.shape[2]
+    if on_hopper and hopper.is_tile(q, k):
+        tables = hopper.tile_tables(values, left, right, q_len, k_len)
+        return "hopper tile", "hopper tile", tables, tables if request.needs_grad else []
     if not relative and short.fits(q, v, values, left, right):
         given = values is not None or left is not None
-        if on_hopper:
-            made = hopper.tile_tables(values, left, right, q_len, k_len, request.needs_grad) if given else []
-            return "one tile", "hopper tile", made[:1], made[1:]
         ahead = [bias_matrix(values, left, right, k_len, q.dtype != torch.float32)] if given else []
         return "one tile", "one tile", ahead, [t.mT.contiguous() for t in ahead] if request.needs_grad else []
     if on_hopper and (left is None or hopper.few_scores(q, k)):

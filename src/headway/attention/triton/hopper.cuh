@@ -66,7 +66,7 @@ __device__ __forceinline__ void multiply(float (&d)[32], u32 a, u32 b) {
 #define WIDE(first)                                                                                                \
     "{\n.reg .b64 a, b;\nmov.b64 a, {%64, 0x40000040};\nmov.b64 b, {%65, 0x40000040};\n"                           \
     "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " " NUMBERS64 ", a, b, " first ", 1, 1, 0, 0;\n}\n"
-__device__ __forceinline__ void multiply_wide(float (&d)[64], u32 a, u32 b) {
+__device__ __forceinline__ void multiply(float (&d)[64], u32 a, u32 b) {
     asm volatile(WIDE("0") : ALL64("=f", d) : "r"(a), "r"(b));
 #pragma unroll
     for (int step = 1; step < 4; step++)
@@ -99,13 +99,14 @@ __device__ __forceinline__ void multiply_tile(float (&d)[32], const u32 (&a)[16]
     }
 }
 
-// d (64 x 64) = a^T (64 x 128) b (128 x 64): rows of both in shared memory, in two tiles each, with columns side by side.
+// d (64 x 64) = a^T (64 x 64 * tiles) b (64 * tiles x 64): rows of both in shared memory, with columns side by side.
+template <int tiles>
 __device__ __forceinline__ void multiply_columns(float (&d)[32], u32 a, u32 b) {
 #define TRANSPOSED(first)                                                                                          \
     "{\n" DESCRIBE2 "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " NUMBERS32 ", a, b, " first ", 1, 1, 1, 1;\n}\n"
     asm volatile(TRANSPOSED("0") : ALL32("=f", d) : "r"(a), "r"(b));
 #pragma unroll
-    for (int step = 1; step < 8; step++)
+    for (int step = 1; step < 4 * tiles; step++)
         asm volatile(TRANSPOSED("1") : ALL32("+f", d) : "r"(a + (2048 >> 4) * step), "r"(b + (2048 >> 4) * step));
 }
 

@@ -41,6 +41,11 @@ def few_scores(q: Tensor, k: Tensor) -> bool:
     return q.shape[1] * q.shape[2] * k.shape[2] <= MOST_SCORES
 
 
+def is_tile(q: Tensor, k: Tensor) -> bool:
+    """Whether all queries and keys of a head fit into one block."""
+    return max(q.shape[2], k.shape[2]) <= BLOCK
+
+
 def takes(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether tensors are such that Hopper kernels read them: half precision, width 64, aligned rows."""
     shaped = q.dtype in (torch.float16, torch.bfloat16) and q.shape[3] == TILE and v.shape[3] == TILE
@@ -200,20 +205,45 @@ class Hopper:
             return sums[0].add_(sums[1])
         return sums.sum(0)
 
-    def tile(self, grad: Tensor, lse: Tensor, dq: Tensor, dk: Tensor, dv: Tensor, learned: bool) -> Tensor | None:
+    def tile_forward(self, out: Tensor, lse: Tensor) -> None:  # both written
+        """Where scores are one tile."""
+        q, k, v = self.q, self.k, self.v
+        table, *where = self._bias()
+        chunks, _, flags = self._of_tile()
+        self._run(
+            "tile_forward", (chunks * q.shape[1], 1), 3 * BLOCK,
+            18 * TILE_BYTES + 2 * self.bias_bytes + 3 * BLOCK * 4 + 64,
+            *(cuda.tensor_map(t) for t in (q, k, v)), table, self.call.lengths, out, lse,
+            q.shape[0], *self._sizes(), *where, chunks,
+            flags=flags,
+        )  # fmt: skip
+
+    def tile_backward(
+        self, grad: Tensor, lse: Tensor, dq: Tensor, dk: Tensor, dv: Tensor, learned: bool
+    ) -> Tensor | None:
         """Where scores are one tile: writes dq, dk and dv; gives the gradient of a learned bias, (H, Lq, Lk)."""
         q, k, v = self.q, self.k, self.v
         batch, heads, q_len, _ = q.shape
         table, *where = self._bias()
-        chunks = max(1, min(self.call.multiprocessors // heads, batch))
-        sums = q.new_empty(chunks, heads, q_len, k.shape[2], dtype=torch.float32) if learned else None
+        chunks, each, flags = self._of_tile()
+        sums = q.new_empty(chunks * each, heads, q_len, k.shape[2], dtype=torch.float32) if learned else None
         self._run(
-            "tile", (chunks * heads, 1), 3 * BLOCK, 24 * TILE_BYTES + 2 * self.bias_bytes + 2 * BLOCK * 4 + 64,
+            "tile_backward", (chunks * heads, 1), 3 * BLOCK,
+            24 * TILE_BYTES + 2 * self.bias_bytes + 2 * BLOCK * 4 + 64,
             *(cuda.tensor_map(t) for t in (q, k, v, grad)), lse, table, self.call.lengths, dq, dk, dv, sums,
             batch, *self._sizes(), *where, chunks, heads_apart(dq),
-            flags=["-DLEARNED"] if learned else [],
+            flags=[*flags, *(["-DLEARNED"] if learned else [])],
         )  # fmt: skip
         return None if sums is None else sums.sum(0)
+
+    def _of_tile(self) -> tuple[int, int, list[str]]:
+        """Into how many parts the batch is cut, so that each multiprocessor has one with one head; how many sequences
+        a block has at a time; the flags that say so."""
+        batch, heads, q_len, _ = self.q.shape
+        small = max(q_len, self.k.shape[2]) <= TILE
+        each = 2 if small else 1
+        chunks = max(1, min(self.call.multiprocessors // heads, triton.cdiv(batch, each)))
+        return chunks, each, ["-DSMALL"] if small else []
 
 
 def heads_apart(gradient: Tensor) -> int:
@@ -262,13 +292,15 @@ def tables(
         return []
     if left is None and values is not None:
         return [toeplitz_table(values, q_len, k_len)]
-    made: list[Tensor] = matrix_tables(values, left, right, q_len, k_len, plain=False, rows=True, columns=needs_grad)
+    made: list[Tensor] = matrix_tables(values, left, right, q_len, k_len, columns=needs_grad)
     return made
 
 
 def tile_tables(
-    values: Tensor | None, left: Tensor | None, right: Tensor | None, q_len: int, k_len: int, needs_grad: bool
+    values: Tensor | None, left: Tensor | None, right: Tensor | None, q_len: int, k_len: int
 ) -> list[Tensor]:
-    """Of scores that are one tile: the matrix, which the Triton kernel forward reads; backward, its fragments."""
-    made: list[Tensor] = matrix_tables(values, left, right, q_len, k_len, plain=True, rows=needs_grad, columns=False)
+    """Where scores are one tile: any bias is a matrix in fragments, for both passes."""
+    if left is None and values is None:
+        return []
+    made: list[Tensor] = matrix_tables(values, left, right, q_len, k_len, columns=False)
     return made

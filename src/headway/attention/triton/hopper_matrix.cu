@@ -121,9 +121,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) matrix(
         float s[64], dp[64];
         my_turn(group);
         products_begin();
-        multiply_wide(s, describe(at + group * TILE_BYTES), describe(at + 4 * TILE_BYTES));
+        multiply(s, describe(at + group * TILE_BYTES), describe(at + 4 * TILE_BYTES));
         products_sent();
-        multiply_wide(dp, describe(at + (2 + group) * TILE_BYTES), describe(at + 6 * TILE_BYTES));
+        multiply(dp, describe(at + (2 + group) * TILE_BYTES), describe(at + 6 * TILE_BYTES));
         products_sent();
         const float lse_of[2] = {numbers[0], numbers[8]}, delta_of[2] = {numbers[BLOCK], numbers[BLOCK + 8]};
         const int length = lengths ? lengths[b] : k_len;

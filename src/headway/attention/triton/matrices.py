@@ -18,24 +18,20 @@ def matrix_tables(
     right: Tensor | None,
     q_len: int,
     k_len: int,
-    plain: bool,
-    rows: bool,
     columns: bool,
 ) -> list[Tensor]:
-    """By one kernel, those asked for of: `bias_matrix` in float16, its fragments, the fragments of its transpose."""
+    """The fragments of `bias_matrix` in float16 by one kernel; for `columns`, those of its transpose too."""
     values, left, right = (t if t is None or t.stride(-1) == 1 else t.contiguous() for t in (values, left, right))
-    made: list[Tensor] = _room_for_tables(values, left, right, q_len, k_len, plain, rows, columns)
-    given = iter(made)
+    made: list[Tensor] = _room_for_tables(values, left, right, q_len, k_len, columns)
     nothing = made[0]
-    places = [next(given) if wanted else nothing for wanted in (plain, rows, columns)]
     rank = 0 if left is None else left.shape[3]
     of_values = (nothing, 0) if values is None else (values, _of_head(values))
     factors = [(nothing, 0, 0) if t is None else (t, _of_head(t), t.stride(2)) for t in (left, right)]
     tiles = whole_blocks(k_len) // TILE, whole_blocks(q_len) // TILE
     matrix_kernel.matrix_kernel[(*tiles, made[0].shape[0])](
-        of_values[0], factors[0][0], factors[1][0], *places,
+        of_values[0], factors[0][0], factors[1][0], made[0], made[-1],
         of_values[1], *factors[0][1:], *factors[1][1:], q_len, k_len,
-        TOEPLITZ=values is not None, LOW_RANK=left is not None, PLAIN=plain, ROWS=rows, COLUMNS=columns,
+        TOEPLITZ=values is not None, LOW_RANK=left is not None, COLUMNS=columns,
         RANK=rank, BLOCK_R=max(16, min(64, triton.next_power_of_2(rank))), LIMIT=LARGEST,
     )  # fmt: skip
     return made
@@ -52,12 +48,10 @@ def _room_for_tables(
     right: Tensor | None,
     q_len: int,
     k_len: int,
-    plain: bool,
-    rows: bool,
     columns: bool,
 ) -> list[Tensor]:
     parts = [part for part in (values, left, right) if part is not None]
     heads = max(part.shape[1] for part in parts)
     of_q, of_k = whole_blocks(q_len) // TILE, whole_blocks(k_len) // TILE
-    sizes = ((q_len, k_len), plain), ((of_q, of_k, 4, 128, 8), rows), ((of_k, of_q, 4, 128, 8), columns)
-    return [parts[0].new_empty(heads, *size, dtype=torch.float16) for size, wanted in sizes if wanted]
+    tiles = [(of_q, of_k), (of_k, of_q)] if columns else [(of_q, of_k)]
+    return [parts[0].new_empty(heads, *count, 4, 128, 8, dtype=torch.float16) for count in tiles]

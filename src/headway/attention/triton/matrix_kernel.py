@@ -1,4 +1,4 @@
-"""A bias that the batch shares as the matrix that kernels read: rows side by side, or in fragments (see `tables`)."""
+"""A bias that the batch shares as the matrix that kernels read, in fragments (see `tables`)."""
 
 import triton
 import triton.language as tl
@@ -22,9 +22,9 @@ def _put_fragments(to_ptr, tile):
 @triton.jit(do_not_specialize=["q_len", "k_len"])
 def matrix_kernel(
     values_ptr, left_ptr, right_ptr,  # any float dtype; numbers of a row side by side
-    plain_ptr, rows_ptr, columns_ptr,  # (H, Lq, Lk), and in fragments (H, tiles, tiles, 4096), rows queries or keys
+    rows_ptr, columns_ptr,  # in fragments (H, tiles, tiles, 4096), rows queries or keys
     values_stride_h, left_stride_h, left_stride, right_stride_h, right_stride, q_len, k_len,
-    TOEPLITZ: tl.constexpr, LOW_RANK: tl.constexpr, PLAIN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    TOEPLITZ: tl.constexpr, LOW_RANK: tl.constexpr, COLUMNS: tl.constexpr,
     RANK: tl.constexpr, BLOCK_R: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     tile_k, tile_q, h = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
@@ -44,9 +44,6 @@ def matrix_kernel(
         ptrs = values_ptr + h * values_stride_h + offs_k[None, :] - offs_q[:, None] + q_len - 1
         tile += tl.load(ptrs, mask=inside, other=0.0).to(tl.float32) * LOG2E
     tile = tl.where(inside, _clamped(tile, LIMIT), 0.0).to(tl.float16)
-    if PLAIN:
-        tl.store(plain_ptr + h * q_len * k_len + offs_q[:, None] * k_len + offs_k[None, :], tile, mask=inside)
-    if ROWS:
-        _put_fragments(rows_ptr + ((h * tiles_q + tile_q) * tiles_k + tile_k) * 4096, tile)
+    _put_fragments(rows_ptr + ((h * tiles_q + tile_q) * tiles_k + tile_k) * 4096, tile)
     if COLUMNS:
         _put_fragments(columns_ptr + ((h * tiles_k + tile_k) * tiles_q + tile_q) * 4096, tl.trans(tile))

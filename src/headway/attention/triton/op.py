@@ -47,8 +47,8 @@ def fused(
     dropout: float,
     noise: Tensor | None,  # (B, H, numbers of queries and keys) of 32 bits, for dropout; see `dropout_noise`
     exact: bool,  # whether to return what rounding took from the output, for the gradients of shared factors
-    by: str,  # which kernels: "one tile", "hopper" or "triton"
-    backward_by: str,  # or "hopper tile"
+    by: str,  # which kernels: "one tile", "hopper tile", "hopper" or "triton"
+    backward_by: str,
     tables: list[Tensor],  # what they read of the bias, unless they are Triton's
     backward_tables: list[Tensor],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # output, log2 of denominators (B, H, Lq), weights of offsets, rest
@@ -59,6 +59,9 @@ def fused(
     rest = torch.empty_like(out) if exact else q.new_empty(0)
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
     of_offsets = _weights_like(q, reach, exact).zero_() if weights else q.new_empty(0)
+    if by == "hopper tile":
+        hopper.Hopper(call, tables, segments=False).tile_forward(out, lse)
+        return out, lse, of_offsets, rest
     if by == "hopper":
         hopper.Hopper(call, tables, segments is not None).forward(out, rest if exact else None, lse)
         return out, lse, of_offsets, rest
@@ -118,7 +121,7 @@ def fused_backward(
     of_bias: Parts = (None, None, None)
     if by == "hopper tile":
         fast = hopper.Hopper(call, tables, segments=False)
-        total = fast.tile(grad, lse, dq, dk, dv, learned or left is not None)
+        total = fast.tile_backward(grad, lse, dq, dk, dv, learned or left is not None)
         if total is not None:
             of_bias = of_parts(values if learned else None, left, right, total, q.dtype)
         return _shaped(call, (dq, dk, dv, *of_bias), None, values if learned else None, whole=whole)

@@ -1,30 +1,25 @@
-// All gradients of attention whose scores are one tile, up to 128 queries and keys, on Hopper, in half precision, for head
-// width 64.
+// All gradients of attention whose scores are one tile.
 //
-// A block goes over its share of the batch with one head. Each of two groups of 128 threads owns 64 queries and meets all
-// keys, so that sums over a row are exact and nothing of the forward pass but one number per row is needed. Weights and
-// gradients of scores pass through shared memory; from there each group takes the gradients of 64 keys and values. A warp of
-// its own loads the next sequence meanwhile.
+// Sums over a row are exact, as all its scores are there: nothing of the forward pass but one number per row is needed.
+// Weights and gradients of scores pass through shared memory; from there each group takes the gradients of 64 keys and values.
 //
-// MATRIX, PLAIN: a bias that the batch shares, or none. It stays in shared memory.
-// LEARNED: its gradient is wanted, and stays in registers.
+// LEARNED: the gradient of the bias is wanted, and stays in registers.
 
-#include "hopper.cuh"
-#include "hopper_pipes.cuh"
-#include "hopper_bias.cuh"
+#include "hopper_tile.cuh"
 
 constexpr int STAGES = 2;
-constexpr int WARPS = 8;
-constexpr int BLOCK = 2 * TILE;
 constexpr int STAGE_BYTES = 8 * TILE_BYTES;                     // two tiles each of q, the gradient, k and v
 constexpr int AT_WEIGHTS = STAGES * STAGE_BYTES;                // (tiles of keys, groups): queries x keys
 constexpr int AT_DS = AT_WEIGHTS + 4 * TILE_BYTES;              // gradients of scores, in the same way
 constexpr int AT_BIAS = AT_DS + 4 * TILE_BYTES;                 // (tiles of keys, groups)
 constexpr int AT_NOISE = AT_BIAS + 2 * BIAS_BYTES;              // (STAGES,): of the keys
-constexpr int AT_BARRIERS = AT_NOISE + STAGES * BLOCK * 4;
+constexpr int AT_BARRIERS = AT_NOISE + STAGES * NOISE_BYTES;
 enum Barriers { IN = 0, OUT = STAGES, BIAS_IN = 2 * STAGES };
 
-__device__ __forceinline__ void meet() { asm volatile("bar.sync 1, 256;\n" ::: "memory"); }  // both groups
+// Those who pass weights and gradients of scores to one another: both groups, or each alone.
+__device__ __forceinline__ void meet(int own) {
+    asm volatile("bar.sync %0, %1;\n" ::"r"(1 + own), "n"(256 / EACH) : "memory");
+}
 
 // Half precision numbers of a warp's 16 rows and 16 columns go to a tile; `row` is where the thread's row begins.
 __device__ __forceinline__ void put(u32 row, int two, const u32 (&four)[4]) {
@@ -34,13 +29,13 @@ __device__ __forceinline__ void put(u32 row, int two, const u32 (&four)[4]) {
                  ::"r"(place), "r"(four[0]), "r"(four[1]), "r"(four[2]), "r"(four[3]) : "memory");
 }
 
-extern "C" __global__ void __launch_bounds__(384, 1) tile(
+extern "C" __global__ void __launch_bounds__(384, 1) tile_backward(
     const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
     const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap grad_map,
     const float* lse,                          // (B, H, Lq)
     const Numbers* table, const int* lengths,  // of tiles whose rows are queries; (B,), or null
     u16* dq, u16* dk, u16* dv,                 // (B, L, H of pitch, 64)
-    float* sums,                               // LEARNED: (chunks, H, Lq, Lk)
+    float* sums,                               // LEARNED: (chunks, sequences at a time, H, Lq, Lk)
     int batch, int heads, int groups, int q_len, int k_len, int causal, int table_head, int tiles_of_row, int,
     int chunks, int pitch, double scale, const u32* noise, double dropout) {
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -48,9 +43,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) tile(
     auto barrier = [&](int which) { return base + AT_BARRIERS + 8 * which; };
 
     const int group = uniform(threadIdx.x >> 7), lane = threadIdx.x & 31;
-    const int chunk = blockIdx.x % chunks, head = blockIdx.x / chunks;
-    int b = (int)((long long)batch * chunk / chunks);
-    const int end = (int)((long long)batch * (chunk + 1) / chunks);
+    const Share share(batch, chunks);
+    const int head = share.head, end = share.end;
+    int b = share.b;
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
@@ -66,26 +61,17 @@ extern "C" __global__ void __launch_bounds__(384, 1) tile(
     if (group == 2) {  // the loader
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;\n");
         if (threadIdx.x > 256) return;
-        if (BIAS_BYTES > 0) {
-            arrive_and_expect(barrier(BIAS_IN), 2 * BIAS_BYTES);
-            for (int i = 0; i < 2; i++)
-                Bias(table + (long long)head * table_head, 0, i, tiles_of_row, 0)
-                    .fetch_to(base + AT_BIAS + i * BIAS_BYTES, barrier(BIAS_IN));
-        }
-        for (; b < end; b++) {
+        fetch_bias(base + AT_BIAS, table + (long long)head * table_head, tiles_of_row, barrier(BIAS_IN));
+        for (; b < end; b += EACH) {
             const u32 at = base + stage.at * STAGE_BYTES, full = barrier(IN + stage.at);
             wait(barrier(OUT + stage.at), stage.parity ^ 1);
-            arrive_and_expect(full, STAGE_BYTES + NOISY * BLOCK * 4);
-            if (NOISY) {
-                const Dropout drop(noise, dropout, (long long)b * heads + head, q_len, k_len);
-                fetch(base + AT_NOISE + stage.at * BLOCK * 4, drop.of_keys, BLOCK * 4, full);
-            }
-            for (int i = 0; i < 2; i++) {
-                fetch_tile(at + i * TILE_BYTES, q_map, i * TILE, head, b, full);
-                fetch_tile(at + (2 + i) * TILE_BYTES, grad_map, i * TILE, head, b, full);
-                fetch_tile(at + (4 + i) * TILE_BYTES, k_map, i * TILE, head / groups, b, full);
-                fetch_tile(at + (6 + i) * TILE_BYTES, v_map, i * TILE, head / groups, b, full);
-            }
+            arrive_and_expect(full, STAGE_BYTES + NOISY * NOISE_BYTES);
+            if (NOISY)
+                fetch_noise(base + AT_NOISE + stage.at * NOISE_BYTES, noise, batch, b, head, heads, q_len, k_len, full);
+            fetch_tiles(at, q_map, head, b, full);
+            fetch_tiles(at + 2 * TILE_BYTES, grad_map, head, b, full);
+            fetch_tiles(at + 4 * TILE_BYTES, k_map, head / groups, b, full);
+            fetch_tiles(at + 6 * TILE_BYTES, v_map, head / groups, b, full);
             stage.next();
         }
         return;
@@ -93,49 +79,51 @@ extern "C" __global__ void __launch_bounds__(384, 1) tile(
 
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;\n");
     const int thread = threadIdx.x & 127, warp = thread >> 5, row8 = lane >> 2, pair = thread & 3;
-    const int row0 = group * TILE + 16 * warp + row8, shift = k_len - q_len;  // and row0 + 8; a query, then a key
+    const int part = EACH == 1 ? group : 0, own = EACH == 1 ? 0 : group;  // of the queries or keys; of the sequences
+    const int row0 = part * TILE + 16 * warp + row8, shift = k_len - q_len;  // and row0 + 8; a query, then a key
     const float factor = (float)(scale * 1.4426950408889634), nothing = __int_as_float(0x7f800000);
     const Dropout drop(noise, dropout, 0, q_len, k_len);
 #ifdef LEARNED
-    float acc[64];
+    float acc[32 * SIDES];
 #pragma unroll
-    for (int i = 0; i < 64; i++) acc[i] = 0.0f;
+    for (int i = 0; i < 32 * SIDES; i++) acc[i] = 0.0f;
 #endif
     if (BIAS_BYTES > 0) wait(barrier(BIAS_IN), 0);
 
-    for (; b < end; b++) {
+    for (; b < end; b += EACH) {
         const u32 at = uniform(base + stage.at * STAGE_BYTES);
-        const long long of_pair = (long long)b * heads + head;
+        const int sequence = min(b + own, batch - 1), queries = b + own < end ? q_len : 0;
+        const long long of_pair = (long long)sequence * heads + head;
         float lse_of[2];  // of a query that is not there, as of one that sees nothing
 #pragma unroll
-        for (int r = 0; r < 2; r++) lse_of[r] = row0 + 8 * r < q_len ? lse[of_pair * q_len + row0 + 8 * r] : nothing;
-        const int length = lengths ? lengths[b] : k_len;
-        const bool checked = BLOCK > min(length, causal ? group * TILE + shift + 1 : length);
+        for (int r = 0; r < 2; r++) lse_of[r] = row0 + 8 * r < queries ? lse[of_pair * q_len + row0 + 8 * r] : nothing;
+        const int length = lengths ? lengths[sequence] : k_len;
+        const bool checked = SIDES * TILE > min(length, causal ? part * TILE + shift + 1 : length);
         int limit[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) limit[r] = causal ? min(length, row0 + 8 * r + shift + 1) : length;
 #ifdef DROPOUT
-        const u32* of_queries = Dropout(noise, dropout, of_pair, q_len, k_len).of_queries;
+        const u32* of_queries = Dropout(noise, 0.0, of_pair, q_len, k_len).of_queries;
         const u32 row_noise[2] = {of_queries[row0], of_queries[row0 + 8]};
-        const uint2* key_noise = (const uint2*)(shared + AT_NOISE + stage.at * BLOCK * 4) + pair;
+        const uint2* key_noise = (const uint2*)(shared + AT_NOISE + stage.at * NOISE_BYTES + own * NOISE_BYTES / 2) + pair;
 #endif
         wait(barrier(IN + stage.at), stage.parity);
-        float s[64], dp[64];
+        float s[32 * SIDES], dp[32 * SIDES];
         products_begin();
-        multiply_wide(s, describe(at + group * TILE_BYTES), describe(at + 4 * TILE_BYTES));
-        multiply_wide(dp, describe(at + (2 + group) * TILE_BYTES), describe(at + 6 * TILE_BYTES));
+        multiply(s, describe(at + group * TILE_BYTES), describe(at + (4 + own) * TILE_BYTES));
+        multiply(dp, describe(at + (2 + group) * TILE_BYTES), describe(at + (6 + own) * TILE_BYTES));
         products_sent();
         products_done();
         pin(s);
         pin(dp);
-        meet();  // nobody reads what is in shared memory of the sequence before
+        meet(own);  // nobody reads what is in shared memory of the sequence before
 
         const u32 own_row = group * TILE_BYTES + (16 * warp + (lane & 15)) * 128;
         float delta[2] = {0.0f, 0.0f};
         auto weigh = [&](auto all) {  // whether every pair counts
 #pragma unroll
-            for (int side = 0; side < 2; side++) {
-                const Bias::Tile bias(shared + AT_BIAS + side * BIAS_BYTES, group, thread);
+            for (int side = 0; side < SIDES; side++) {
+                const Bias::Tile bias(shared + AT_BIAS + side * BIAS_BYTES, part, thread);
 #pragma unroll
                 for (int two = 0; two < 4; two++) {
                     u32 weights[4];
@@ -172,9 +160,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) tile(
             delta[r] += __shfl_xor_sync(0xffffffff, delta[r], 2);
             delta[r] *= drop.unit;
         }
-        u32 packed[2][16];
+        u32 packed[SIDES][16];
 #pragma unroll
-        for (int side = 0; side < 2; side++) {
+        for (int side = 0; side < SIDES; side++) {
 #pragma unroll
             for (int two = 0; two < 4; two++) {
                 u32 four[4];
@@ -193,16 +181,18 @@ extern "C" __global__ void __launch_bounds__(384, 1) tile(
             }
         }
         publish();
-        meet();  // weights and gradients of scores are there
+        meet(own);  // weights and gradients of scores are there
 
         float dq_acc[32], dk_acc[32], dv_acc[32];
 #pragma unroll
         for (int i = 0; i < 32; i++) dq_acc[i] = 0.0f;
         products_begin();
-        multiply_columns(dv_acc, describe(base + AT_WEIGHTS + group * 2 * TILE_BYTES), describe(at + 2 * TILE_BYTES));
-        multiply_columns(dk_acc, describe(base + AT_DS + group * 2 * TILE_BYTES), describe(at));
-        multiply_tile(dq_acc, packed[0], describe(at + 4 * TILE_BYTES));
-        multiply_tile(dq_acc, packed[1], describe(at + 5 * TILE_BYTES));
+        const u32 columns = group * SIDES * TILE_BYTES;  // of all queries
+        multiply_columns<SIDES>(dv_acc, describe(base + AT_WEIGHTS + columns), describe(at + (2 + own) * TILE_BYTES));
+        multiply_columns<SIDES>(dk_acc, describe(base + AT_DS + columns), describe(at + own * TILE_BYTES));
+#pragma unroll
+        for (int side = 0; side < SIDES; side++)
+            multiply_tile(dq_acc, packed[side], describe(at + (4 + own + side) * TILE_BYTES));
         products_sent();
         products_done();
         pin(dq_acc);
@@ -212,17 +202,19 @@ extern "C" __global__ void __launch_bounds__(384, 1) tile(
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int row = row0 + 8 * r;
-            keep_row<8>(dq + (((long long)b * q_len + row) * pitch + head) * TILE, dq_acc + 2 * r, (float)scale, row < q_len);
+            u16* to = dq + (((long long)sequence * q_len + row) * pitch + head) * TILE;
+            keep_row<8>(to, dq_acc + 2 * r, (float)scale, row < queries);
         }
-        keep_gradients(dk, dv, dk_acc, dv_acc, (float)scale, drop.unit, b, head, pitch, row0, k_len);
+        keep_gradients(dk, dv, dk_acc, dv_acc, (float)scale, drop.unit, sequence, head, pitch, row0,
+                       b + own < end ? k_len : 0);
         stage.next();
     }
 #ifdef LEARNED
-    float* own = sums + ((long long)chunk * heads + head) * q_len * k_len;
+    float* to = sums + (((long long)share.chunk * EACH + own) * heads + head) * q_len * k_len;
 #pragma unroll
-    for (int i = 0; i < 64; i++) {
+    for (int i = 0; i < 32 * SIDES; i++) {
         const int row = row0 + 8 * ((i >> 1) & 1), column = 8 * (i >> 2) + 2 * pair + (i & 1);
-        if (row < q_len && column < k_len) own[row * k_len + column] = acc[i];
+        if (row < q_len && column < k_len) to[row * k_len + column] = acc[i];
     }
 #endif
 }
