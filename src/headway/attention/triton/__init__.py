@@ -71,11 +71,13 @@ def is_faster_without_bias(request: Request) -> bool:
     from headway.attention.triton import hopper
 
     q, k, v = request.q, request.k, request.v
-    many = q.shape[0] * q.shape[1] >= LARGE_BATCH
-    shorter, longer = sorted((q.shape[2], k.shape[2]))
-    inferred = not request.needs_grad and (shorter >= INFERRED_FROM or (many and longer <= INFERRED_UP_TO))
-    trained = request.needs_grad and (request.dropout > 0 or k.shape[2] <= TRAINED_UP_TO)
-    gains = inferred or trained
+    if request.needs_grad:
+        gains = request.dropout > 0 or k.shape[2] <= TRAINED_UP_TO
+    else:
+        longest = max(q.shape[2], k.shape[2])
+        gains = min(q.shape[2], k.shape[2]) >= INFERRED_FROM or (
+            longest <= INFERRED_UP_TO and q.shape[0] * q.shape[1] >= LARGE_BATCH
+        )
     taken = why_not(request) is None and _hopper_masks(request) and hopper.takes(q, k, v)
     return gains and taken and q.stride(3) == 1
 
