@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import random
 import resource
+import shutil
 import signal
 import time
 from dataclasses import replace
 
 import pytest
 from safetensors.torch import load_file
-from tiny_pretraining import WITHOUT_DROPOUT, pretrain, shards, tiny
+from tiny_pretraining import WITHOUT_DROPOUT, plan, pretrain, shards, tiny
 from training_runs import (
     assert_close,
     assert_same_bits,
@@ -25,7 +26,7 @@ from training_runs import (
     weights,
 )
 
-from headway.tasks.pretrain import Rhythm, RunStopped
+from headway.tasks.pretrain import Rhythm, RunStopped, Text
 from headway.tasks.training import checkpoint
 from headway.tasks.training.objective import MaskedWords
 
@@ -108,6 +109,24 @@ def test_resuming_with_another_configuration(tmp_path, data, monkeypatch):
     pretrain(freed, resume=True)
     pretrain(tiny(tmp_path / "whole", data, model=WITHOUT_DROPOUT))
     assert_close(weights(tmp_path / "whole"), weights(tmp_path / "run"))
+
+
+def test_resuming_with_data_that_changed(tmp_path, data, monkeypatch):
+    """Other words of the same vocabulary: nothing but the record tells."""
+    mine = shutil.copytree(data, tmp_path / "data")
+    config = tiny(tmp_path / "run", str(mine))
+    interrupted(config, monkeypatch, checkpoint, "prune", 2)
+    shutil.rmtree(mine)
+    text = Text(corpus=("builtin:2000:1",), length=32, validation=0.1, evaluation_rows=48)
+    pretrain(replace(config, text=text, optimisation=plan(steps=1), out=str(tmp_path / "other")))
+    shutil.copytree(tmp_path / "other" / "data", mine)
+    with pytest.raises(ValueError, match=r"resume: expected the data that .*run began with, got others in .*data"):
+        pretrain(config, resume=True)
+    shutil.rmtree(mine)
+    shutil.copytree(data, mine)
+    pretrain(config, resume=True)
+    pretrain(replace(config, out=str(tmp_path / "whole")))
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path, data, forked):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -173,6 +174,16 @@ def test_resuming_with_another_configuration_and_a_finished_run(tmp_path, data):
         train(tiny(tmp_path / "run", data, seed=1, learning_rate=0.1), resume=True)
     with pytest.raises(FileExistsError, match=r"finished run\. Add --resume"):
         train(tiny(tmp_path / "run", data))
+
+
+def test_resuming_with_data_that_changed(tmp_path, data):
+    config = tiny(tmp_path / "run", str(shutil.copytree(data, tmp_path / "data")), steps=2)
+    train(config)
+    (tmp_path / "run" / "result.json").unlink()  # as if it had been killed before
+    index = tmp_path / "data" / "train" / "index.json"
+    index.write_text(json.dumps({**json.loads(index.read_text()), "made_of": "another text"}))
+    with pytest.raises(ValueError, match=r"resume: expected the data that .*run began with, got others in .*data"):
+        train(config, resume=True)
 
 
 def test_a_learning_rate_that_is_far_too_high_stops_the_run(tmp_path, data):

@@ -110,6 +110,14 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
         checkpoint.load(tmp_path, other, adamw(other, weight_decay=0.0))
 
 
+def test_a_checkpoint_of_another_vocabulary_is_refused(tmp_path):
+    model, optimizer = trained(0)
+    save(tmp_path, 2, model, optimizer)
+    model.resize_token_embeddings(41)
+    with pytest.raises(RunStopped, match=r"words.weight of shape \(41, 16\).* got \(40, 16\) in .*tokenizer"):
+        checkpoint.load(tmp_path, model, adamw(model, weight_decay=0.0))
+
+
 def test_no_checkpoint_is_none(tmp_path):
     model, optimizer = trained(0, steps=0)
     assert checkpoint.load(tmp_path / "missing", model, optimizer) is None

@@ -74,6 +74,22 @@ def test_a_changed_configuration_is_refused_by_the_names_of_what_changed(folder)
     assert "corpus" not in message
 
 
+def test_data_that_changed_are_refused_once_there_is_work_with_the_old_ones(folder):
+    folder.open(CONFIG, resume=False)
+    folder.trains_on("old", "data")
+    folder.open(CONFIG, resume=True)
+    folder.trains_on("other", "data")  # nothing was trained yet
+    (folder.checkpoints / "step-00000001").mkdir(parents=True)
+    folder.open(CONFIG, resume=True)
+    folder.trains_on("other", "data")
+    with pytest.raises(ValueError, match=r"began with, got others in data: they have changed since\. Put the old ones"):
+        folder.trains_on("old", "data")
+    write_json(folder.config_file, {"config": CONFIG})  # as runs had it before data were written down
+    folder.open(CONFIG, resume=True)
+    folder.trains_on("old", "data")
+    assert read_json(folder.config_file)["data"] == "old"
+
+
 def test_a_folder_of_something_else_is_left_alone(folder):
     folder.path.mkdir()
     (folder.path / "thesis.txt").write_text("mine")

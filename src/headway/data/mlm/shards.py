@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.data.mlm.shard_index import SPLITS, check_files, check_tokenizer, read_index, tokenizer_facts
+from headway.storage import config_hash
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -85,6 +86,12 @@ class Shards:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Shards, (self.folder, self.split)  # open again rather than copy what is mapped
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells the rows of the folder, of all splits, from others: by the tokenizer and the files' checksums."""
+        files = [[facts["sha256"] for facts in shard["files"].values()] for shard in self.index["shards"]]
+        return config_hash({"tokenizer": self.index["tokenizer"]["hash"], "files": files})
 
     @property
     def max_length(self) -> int:

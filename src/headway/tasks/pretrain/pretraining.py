@@ -86,6 +86,7 @@ def _train(
     graphs: bool,
 ) -> Result:
     text = prepared(config, folder.path / "data", processes, show=progress, continues=folder.has_checkpoint)
+    processes.on_main(lambda: folder.trains_on(text.fingerprint, config.text.data or folder.path / "data"))
     torch.manual_seed(config.seed)
     model = EncoderForMaskedLM(
         config.model.encoder(

@@ -32,6 +32,11 @@ class Prepared:
     held_out: EvaluationBatches
 
     @property
+    def fingerprint(self) -> str:
+        """What tells tokenizer and rows from others."""
+        return self.training.shards.fingerprint
+
+    @property
     def tokens_per_row(self) -> float:
         """On average, without padding."""
         return self.training.shards.num_tokens / len(self.training.shards)

@@ -119,6 +119,12 @@ def _load_model(path: Path, model: nn.Module, tensors: dict[str, Tensor]) -> Non
             f"{', '.join(sorted(targets.keys() ^ tensors.keys())[:5])}. Was it written by another version?"
         )
     for name, target in targets.items():
+        if target.shape != tensors[name].shape:
+            raise RunStopped(
+                f"checkpoint: expected {name} of shape {tuple(target.shape)}, as in this model, got "
+                f"{tuple(tensors[name].shape)} in {path}. Has the tokenizer of its data changed since? Put the old "
+                f"data back, or name another folder (--out) to begin anew."
+            )
         target.copy_(_like(target, tensors[name]))
 
 

@@ -92,7 +92,25 @@ class RunFolder:
         remove_leftovers(self.path)
         remove_leftovers(self.checkpoints)
         if not self.finished:
-            write_json(self.config_file, {"config": config, "environment": environment()})
+            before = read_json(self.config_file) if resume and self.config_file.is_file() else {}
+            write_json(self.config_file, {**before, "config": config, "environment": environment()})
+
+    def trains_on(self, data: str, source: str | Path) -> None:
+        """Write down which data the run has; refuse where it began with others.
+
+        A run from before this was written down goes on with what is there.
+
+        Args:
+            data: what tells them from others.
+            source: where they are, for people.
+        """
+        record = read_json(self.config_file)
+        if self._holds_work() and record.get("data", data) != data:
+            raise ValueError(
+                f"resume: expected the data that {self.path} began with, got others in {source}: they have changed "
+                f"since. Put the old ones back, or name another folder (--out) to begin anew."
+            )
+        write_json(self.config_file, {**record, "data": data})
 
     def _holds_work(self) -> bool:
         """Whether there is more than what a run has before its first checkpoint."""

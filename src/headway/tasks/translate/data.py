@@ -14,7 +14,7 @@ from headway.data.translation.cleaning import Rules
 from headway.data.translation.pairs import EncodedPairs, build_pairs
 from headway.data.translation.parallel import ParallelText, open_parallel
 from headway.data.translation.vocabulary import train_vocabulary
-from headway.storage import atomic_path, read_json, write_json
+from headway.storage import atomic_path, config_hash, read_json, write_json
 from headway.tasks.training.preparing import claim, claimed, if_there, telling
 from headway.tasks.training.processes import Processes
 from headway.tasks.training.runs import writing
@@ -33,6 +33,11 @@ class Prepared:
     training: TranslationBatches
     dev: DevBatches
     sentences: list[tuple[str, str]]
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells tokenizer and pairs from others."""
+        return config_hash({"train": self.training.pairs.index["made_of"], "dev": self.dev.pairs.index["made_of"]})
 
 
 def prepared(

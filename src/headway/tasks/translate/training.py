@@ -105,6 +105,7 @@ def _train(
     graphs: bool,
 ) -> Result:
     data = prepared(config, folder.path / "data", processes, show=progress, continues=folder.has_checkpoint)
+    processes.on_main(lambda: folder.trains_on(data.fingerprint, config.data.data or folder.path / "data"))
     torch.manual_seed(config.seed)
     model = TranslationModel(model_config(config, data))
     parameters = model.num_parameters()
