@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -267,6 +268,21 @@ def test_a_finished_sweep_is_read_and_a_changed_one_refused(folders, glue, tmp_p
     changed = replace(config, protocol=replace(config.protocol, batch=8))
     with pytest.raises(ValueError, match=r"protocol.batch was 32 and is 8"):
         run(changed, resume=True, progress=False)
+
+
+def test_a_sweep_whose_data_changed_is_refused(folders, glue, tmp_path):
+    mine = shutil.copytree(glue, tmp_path / "glue")
+    data = Data(train=(str(mine),), on_error="skip", limit=64)
+    config = small("sst2", folders / "ours", tmp_path / "out", data=data)
+    before = run(config, progress=False)
+    (tmp_path / "out" / "result.json").unlink()  # as if it had been killed before
+    table = mine / "SST-2" / "dev.tsv"
+    rows = table.read_text()
+    table.write_text(rows[:-2] + str(1 - int(rows[-2])) + "\n")  # the last label is another
+    with pytest.raises(ValueError, match=r"resume: expected the data that .*out began with, got others in .*glue"):
+        run(config, resume=True, progress=False)
+    table.write_text(rows)
+    assert run(config, resume=True, progress=False).score == before.score
 
 
 def test_a_rate_that_breaks_the_weights_is_named(folders, glue, tmp_path):

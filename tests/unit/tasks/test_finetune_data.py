@@ -13,7 +13,7 @@ from headway.data.transfer.task_data import load
 from headway.data.transfer.xtreme import XNLI_LANGUAGES
 from headway.tasks.finetune.baselines import baseline_scores
 from headway.tasks.finetune.config import Data, Spans, Start
-from headway.tasks.finetune.data import material
+from headway.tasks.finetune.data import fingerprints, material
 from headway.tasks.finetune.recipes import quick
 
 
@@ -68,6 +68,18 @@ def test_languages_must_all_be_there_unless_some_are_asked_for(tokenizer, nli):
     assert list(data.transfer["xnli"]) == ["de"]
     with pytest.raises(ValueError, match=r"languages: expected some of xnli .*, got xx"):
         material(asked("mnli", train=(str(nli),), transfer=(f"xnli={nli}",), languages=("xx",)), tokenizer)
+
+
+def test_fingerprints_are_of_all_files_that_are_read(nli):
+    config = asked("mnli", train=(str(nli), "builtin:entailment"), transfer=(f"xnli={nli}",), languages=("de", "fr"))
+    before = fingerprints(config)  # train, the built-in language, both dev splits, the transfer
+    write(nli / "test-es.tsv", "not asked for")
+    assert fingerprints(config) == before and None not in before
+    write(nli / "test-fr.tsv", "the dog\ta dog\tneutral")
+    write(nli / "MNLI" / "dev_mismatched.tsv", "another")
+    assert [one == other for one, other in zip(before, fingerprints(config), strict=True)] == [True, True, False, False]
+    (nli / "MNLI" / "train.tsv").unlink()
+    assert [each is None for each in fingerprints(config)] == [True, False, False, False]
 
 
 def test_several_splits_of_one_data_set_have_their_names(tokenizer, nli):

@@ -71,7 +71,7 @@ def load(
         raise ValueError(f"{name}: expected a split among {', '.join(task.splits)}, got {split!r}.")
     said = said_languages(task, Path(source), split)
     if language is None:
-        language = said[0] if len(said) == 1 else task.languages[0]
+        language = _usual_language(task, said)
     elif said and language not in said and not _says(task, Path(source), split, language):
         raise ValueError(
             f"{source}: expected {name} in {language}, got a file that is named as that of {', '.join(said)}."
@@ -92,6 +92,14 @@ def load(
     )
 
 
+def file_of(name: str, source: str | Path, split: str, *, language: str | None = None) -> Path | None:
+    """The file that `load` reads of these; None for the Hub, and for data sets that ship as code."""
+    task, path = task_set(name), Path(source)
+    if task.make or str(source).split(":")[0] == "hub":
+        return None
+    return _file(task, path, split, language or _usual_language(task, said_languages(task, path, split)))[0]
+
+
 def found_languages(name: str, source: str | Path, split: str) -> tuple[str, ...]:
     """The data set's languages that the source has files for, or that its name says if it is one; all on the Hub."""
     task = task_set(name)
@@ -105,6 +113,11 @@ def found_languages(name: str, source: str | Path, split: str) -> tuple[str, ...
 def said_languages(task: TaskSet, source: Path, split: str) -> tuple[str, ...]:
     """Languages that the name of a file says it is of; all for a file that holds all, none of a folder."""
     return tuple(language for language in task.languages if source.is_file() and _says(task, source, split, language))
+
+
+def _usual_language(task: TaskSet, said: tuple[str, ...]) -> str:
+    """Where none is named: that which a file's name says, else that of training."""
+    return said[0] if len(said) == 1 else task.languages[0]
 
 
 def _says(task: TaskSet, file: Path, split: str, language: str) -> bool:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.data.mlm.shard_index import checksum
 from headway.data.transfer.encoded import Encoded, encode
 from headway.data.transfer.examples import Example, Question, Split
-from headway.data.transfer.task_data import Reference, found_languages, load, task_set
+from headway.data.transfer.task_data import Reference, file_of, found_languages, load, task_set
 from headway.data.transfer.task_sets import TaskSet
 from headway.data.transfer.windows import Windows, windows
+from headway.storage import config_hash
 from headway.tasks.finetune.answers import answer_scores, normalisation
 from headway.tasks.finetune.config import Data, FinetuneConfig, Spans
 from headway.tasks.finetune.metrics import scores
 from headway.tasks.finetune.spans import Candidate, best_answers
+from headway.tasks.training.preparing import if_there
 
 Scores = Sequence[NDArray[np.float32]]  # of each sequence: of classes (C,), of a number (1,), of tokens (L, 2)
 
@@ -169,6 +173,35 @@ def splits(reference: Reference, on_error: str) -> list[Split]:
         for part in task_set(reference.name).parts(reference.split)
         for language in reference.languages or (None,)
     ]
+
+
+def fingerprints(config: FinetuneConfig) -> list[str | None]:
+    """Of the files that each reference of a sweep stands for, as they are today; None of what is gone.
+
+    What is on the Hub or made as it is read has no file, and is taken to stay as it is.
+    """
+    own = [(each, None) for each in (*config.training, *config.development)]
+    others = [(each, config.data.languages) for each in (*config.transferring, *config.predicting)]
+    return [if_there(_fingerprint, each, wanted) for each, wanted in (*own, *others)]
+
+
+def _fingerprint(reference: Reference, wanted: tuple[str, ...] | None) -> str:
+    found = [
+        file_of(reference.name, reference.source, part, language=language)
+        for part in task_set(reference.name).parts(reference.split)
+        for language in (reference.languages or (None,) if wanted is None else languages(reference, part, wanted))
+    ]
+    return config_hash({"files": [None if file is None else _checksum(file, *_version(file)) for file in found]})
+
+
+def _version(file: Path) -> tuple[int, int]:
+    facts = file.stat()
+    return facts.st_size, facts.st_mtime_ns
+
+
+@lru_cache(maxsize=1024)  # the jobs of a study read the same files
+def _checksum(file: Path, size: int, changed: int) -> str:
+    return checksum(file)
 
 
 def _by_language(use: str, references: Sequence[Reference], data: Data) -> dict[str, dict[str, Split]]:

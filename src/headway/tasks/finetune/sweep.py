@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from headway.storage import read_json, write_json
+from headway.storage import config_hash, read_json, write_json
 from headway.tasks.finetune.config import FinetuneConfig
-from headway.tasks.finetune.data import material
+from headway.tasks.finetune.data import fingerprints, material
 from headway.tasks.finetune.model import load_tokenizer
 from headway.tasks.finetune.predictions import write_predictions
 from headway.tasks.finetune.summary import summarise
@@ -98,7 +98,7 @@ def run_all(
         for config, folder in zip(configs, folders, strict=True):
             held.enter_context(folder.held())
             folder.open(config.described(), resume=resume)
-        sweeps = [_read(config) for config, folder in zip(configs, folders, strict=True) if not folder.finished]
+        sweeps = [_read(config, folder) for config, folder in zip(configs, folders, strict=True) if not folder.finished]
 
         def finish(sweep: Sweep) -> None:
             if not RunFolder(Path(sweep.config.folder)).finished:
@@ -110,9 +110,13 @@ def run_all(
         return [Result(**{**read_json(folder.result_file), "folder": str(folder.path)}) for folder in folders]
 
 
-def _read(config: FinetuneConfig) -> Sweep:
+def _read(config: FinetuneConfig, folder: RunFolder) -> Sweep:
     tokenizer = load_tokenizer(config.start)
-    return Sweep(config=config, tokenizer=tokenizer, data=material(config, tokenizer))
+    sweep = Sweep(config=config, tokenizer=tokenizer, data=material(config, tokenizer))
+    data = config.data
+    named = ", ".join((*data.train, *data.dev, *data.transfer, *data.predict)) or config.task
+    folder.trains_on(config_hash({"files": fingerprints(config)}), named)
+    return sweep
 
 
 def _finish(sweep: Sweep, *, baselines: bool, cpu: bool) -> None:
