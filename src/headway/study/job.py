@@ -15,6 +15,7 @@ from typing import Any
 from headway.storage import config_hash, exclusive, read_json, remove_leftovers, write_json
 from headway.study.kept import read_kept
 
+MADE = ("text", "pairs")  # kinds of jobs that make what others are trained on
 FORMAT = 1  # part of every key: raise it when jobs of an older version must not be reused
 
 
@@ -88,10 +89,29 @@ class Store:
             raise Unreadable(f"{path}: expected the result of {key}, got something else.")
         return found
 
-    def set_aside(self, key: str) -> Path:
-        """Rename an unreadable result, so that the job is done again; nothing is deleted."""
+    def unlike_kept(self, job: Job) -> str:
+        """What to say where text that was made here is another than the one of which the result was kept; else nothing.
+
+        It is the same on every machine, unlike all that is trained on it.
+        """
+        here, kept = self.result(job.key), self._kept.get(job.key)
+        if job.kind not in MADE or here is None or kept is None:
+            return ""
+        before, now = kept["result"], here["result"]
+        changed = [
+            f"{name} was {before[name]} and is {now[name]}" for name in now if before.get(name, now[name]) != now[name]
+        ]
+        if not changed:
+            return ""
+        return (
+            f"{job.label}: expected it as it was for what is kept in {self.kept}, got another: {'; '.join(changed)}. "
+            f"Put the old files back, or leave --kept out and name another --out to begin anew."
+        )
+
+    def set_aside(self, key: str, why: str = "unreadable") -> Path:
+        """Rename a result that cannot be used, so that the job is done again; nothing is deleted."""
         path = self.folder(key) / "result.json"
-        aside = path.with_name(f"result.unreadable-{time.time_ns()}.json")
+        aside = path.with_name(f"result.{why}-{time.time_ns()}.json")
         path.rename(aside)
         return aside
 

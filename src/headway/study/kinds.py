@@ -33,7 +33,8 @@ def text(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     )
     made = prepared(asked, folder / "data", Processes(cpu=True), show=False)
     shards = made.training.shards
-    return {"words": len(made.tokenizer), "rows": len(shards), "tokens": shards.num_tokens, "corpus": config["corpus"]}
+    counts = {"words": len(made.tokenizer), "rows": len(shards), "tokens": shards.num_tokens}
+    return {**counts, "corpus": config["corpus"], "fingerprint": made.fingerprint}
 
 
 def pretrain(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
@@ -77,12 +78,14 @@ def finetune(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     from headway.storage import read_json
     from headway.study.configs import restored
     from headway.tasks.finetune import FinetuneConfig, run
+    from headway.tasks.finetune.data import fingerprints
 
     asked = restored(FinetuneConfig, config)
+    sources = fingerprints(asked)
     start = replace(asked.start, model=str(inputs["pretrain"] / "run" / "model"))
     asked = replace(asked, start=start, out=str(folder / "run"))
     result = asdict(run(asked, resume=True))
-    return {**result, "environment": read_json(folder / "run" / "config.json")["environment"]}
+    return {**result, "sources": sources, "environment": read_json(folder / "run" / "config.json")["environment"]}
 
 
 def simple(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
@@ -90,8 +93,11 @@ def simple(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     from headway.study.configs import restored
     from headway.tasks.finetune import FinetuneConfig
     from headway.tasks.finetune.baselines import baseline_scores
+    from headway.tasks.finetune.data import fingerprints
 
-    return {"baselines": baseline_scores(restored(FinetuneConfig, config))}
+    asked = restored(FinetuneConfig, config)
+    sources = fingerprints(asked)
+    return {"baselines": baseline_scores(asked), "sources": sources}
 
 
 def pairs(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
@@ -105,7 +111,8 @@ def pairs(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
         model=ModelChoice(encoding="none"), data=restored(ParallelData, config), optimisation=Optimisation(steps=1)
     )
     made = prepared(asked, folder / "data", Processes(cpu=True), show=False)
-    return {"words": len(made.tokenizer), "rows": len(made.training.pairs), "corpus": [config["source"]]}
+    counts = {"words": len(made.tokenizer), "rows": len(made.training.pairs)}
+    return {**counts, "corpus": [config["source"]], "fingerprint": made.fingerprint}
 
 
 def translate(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
@@ -196,12 +203,14 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def made_of_others(kind: str, config: Config, folder: Path) -> bool:
+def made_of_others(kind: str, config: Config, folder: Path, result: Mapping[str, Any]) -> bool:
     """Whether a job that is done read files that are others today."""
     from headway.study.configs import restored
+    from headway.tasks.finetune import FinetuneConfig
+    from headway.tasks.finetune.data import fingerprints as of_tasks
     from headway.tasks.pretrain import Text
     from headway.tasks.pretrain.text import fingerprints as of_text
-    from headway.tasks.training.preparing import is_changed
+    from headway.tasks.training.preparing import are_others, is_changed
     from headway.tasks.translate import ParallelData
     from headway.tasks.translate.data import fingerprints as of_pairs
 
@@ -209,6 +218,8 @@ def made_of_others(kind: str, config: Config, folder: Path) -> bool:
         return is_changed(folder / "data", of_text(restored(Text, config)))
     if kind == "pairs":
         return is_changed(folder / "data", of_pairs(restored(ParallelData, config)))
+    if kind in ("finetune", "simple") and "sources" in result:
+        return are_others(result["sources"], of_tasks(restored(FinetuneConfig, config)))
     return False
 
 

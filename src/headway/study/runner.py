@@ -131,8 +131,12 @@ class Runner:
     def _end(self, progress: Progress, status: int) -> None:
         progress.seconds = time.time() - (progress.began or time.time())
         self._look(progress, earlier=False)
-        if progress.state != "done":
-            progress.state, progress.why = "failed", self._reason(progress, status)
+        others = self.store.unlike_kept(progress.job)
+        if others:
+            self.store.set_aside(progress.job.key, "other")
+            progress.record = None
+        if others or progress.state != "done":
+            progress.state, progress.why = "failed", others or self._reason(progress, status)
             self._say(f"failed: {progress.job.label}\n{progress.why}")
         self._told(progress)
 

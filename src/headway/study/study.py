@@ -16,7 +16,7 @@ from headway.study.collect import collected
 from headway.study.estimate import Estimates, free_bytes, wall_time
 from headway.study.executors import Executor
 from headway.study.graph import Planned, jobs
-from headway.study.job import Store
+from headway.study.job import MADE, Store, Unreadable
 from headway.study.kinds import made_of_others
 from headway.study.plan import Plan
 from headway.study.runner import Progress, Runner
@@ -71,13 +71,21 @@ class Study:
             return self._run(executor, console, command, rows)
 
     def _check_sources(self) -> None:
-        """Raise where text was made of a file that is another today: its jobs would go by the old one unnoticed."""
-        for job in {each.job.key: each.job for each in self.planned if self.store.is_here(each.job.key)}.values():
-            if made_of_others(job.kind, job.config, self.store.folder(job.key)):
+        """Raise where a job was done with a file that is another today: what is done now would not go with it."""
+        for job in {each.job.key: each.job for each in self.planned}.values():
+            try:
+                found = self.store.result(job.key)
+            except Unreadable:  # it is done again
+                continue
+            if found is None or (job.kind in MADE and not self.store.is_here(job.key)):
+                continue
+            if made_of_others(job.kind, job.config, self.store.folder(job.key), found["result"]):
                 raise ValueError(
                     f"{job.label}: expected it as it was when the study began, got files that have changed since. Put "
                     f"the old ones back; or name another --out, and another --store where one was named, to begin anew."
                 )
+            if others := self.store.unlike_kept(job):
+                raise ValueError(others)
 
     def _run(self, executor: Executor, console: Console, command: str, rows: Collection[str]) -> dict[str, Any]:
         written = 0.0

@@ -28,7 +28,7 @@ FAKES = textwrap.dedent(
 
 
     kinds.KINDS.clear()
-    kinds.KINDS["fake"] = fake
+    kinds.KINDS["fake"] = kinds.KINDS["text"] = fake
     '''
 )
 

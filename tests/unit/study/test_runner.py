@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -87,6 +88,25 @@ def test_kept_results_count_as_done(fakes, job, tmp_path):
     assert runner.all[model.key].result == {"kept": 1}  # nothing that is to be done reads its folder
     assert runner.all[text.key].result == {"name": "text", "value": 0.0}  # done again, for what it writes
     assert runner.all[other.key].result == {"name": "other", "value": 0.0}
+
+
+def test_text_that_is_not_the_kept_one_is_no_text_for_others(fakes, job, tmp_path):
+    text = replace(job("text", value=2.0), kind="text")
+    other = job("other", [text])
+    record = {"key": text.key, "result": {"name": "text", "value": 1.0}, "seconds": 2.0}
+    write_kept(tmp_path / "kept", {text.key: record})
+    for _ in range(2):  # what was made once is not taken the next time
+        runner = Runner([text, other], Store(tmp_path / "jobs", kept=tmp_path / "kept"))
+        with LocalExecutor(1) as executor:
+            runner.run(executor)
+        assert states(runner) == {"text": "failed", "other": "skipped"} and runner.all[text.key].result is None
+        assert "text: expected it as it was for what is kept in" in runner.all[text.key].why
+        assert "got another: value was 1.0 and is 2.0. Put the old files back" in runner.all[text.key].why
+    write_kept(tmp_path / "kept", {text.key: {**record, "result": {"value": 2.0}}})
+    runner = Runner([text, other], Store(tmp_path / "jobs", kept=tmp_path / "kept"))
+    with LocalExecutor(1) as executor:
+        runner.run(executor)
+    assert set(states(runner).values()) == {"done"}
 
 
 def test_what_was_left_does_not_bring_kept_jobs_back(fakes, job, tmp_path):

@@ -40,9 +40,12 @@ def claimed(folder: Path, settings: Mapping[str, Any]) -> bool:
 def is_changed(folder: Path, sources: Sequence[Any]) -> bool:
     """Whether what the data were made of is another today. Of what is gone (None) nothing is known; data stay data."""
     record = folder / "text.json"
-    if not record.exists():
-        return False
-    before, today = read_json(record)["sources"], json.loads(json.dumps(sources))
+    return record.exists() and are_others(read_json(record)["sources"], sources)
+
+
+def are_others(before: Sequence[Any], sources: Sequence[Any]) -> bool:
+    """The same of fingerprints that were written down."""
+    today = json.loads(json.dumps(sources))
     return len(before) != len(today) or any(
         now is not None and now != then for then, now in zip(before, today, strict=True)
     )
