@@ -130,7 +130,8 @@ class Runner:
 
     def _end(self, progress: Progress, status: int) -> None:
         progress.seconds = time.time() - (progress.began or time.time())
-        self._look(progress, earlier=False)
+        if self.store.is_here(progress.job.key):  # what was kept of it does not make up for a failure
+            self._look(progress, earlier=False)
         others = self.store.unlike_kept(progress.job)
         if others:
             self.store.set_aside(progress.job.key, "other")

@@ -109,6 +109,16 @@ def test_text_that_is_not_the_kept_one_is_no_text_for_others(fakes, job, tmp_pat
     assert set(states(runner).values()) == {"done"}
 
 
+def test_a_kept_job_that_fails_when_it_is_done_again_has_failed(fakes, job, tmp_path):
+    text = job("text", fails=True)
+    other = job("other", [text])
+    kept(tmp_path / "kept", text)
+    runner = Runner([text, other], Store(tmp_path / "jobs", kept=tmp_path / "kept"))
+    with LocalExecutor(1) as executor:
+        runner.run(executor)
+    assert states(runner) == {"text": "failed", "other": "skipped"}
+
+
 def test_what_was_left_does_not_bring_kept_jobs_back(fakes, job, tmp_path):
     text = job("text")
     other = job("other", [text])
