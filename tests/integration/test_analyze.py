@@ -264,6 +264,12 @@ def test_texts_that_cannot_be_used(bert, tmp_path, content, says):
     assert says in run(bert, "--out", tmp_path / "out", "--text", path, status=2)
 
 
+@pytest.mark.parametrize("options", [("--texts", 8), ("--text-length", 20), ("--texts", 2, "--text-length", 20)])
+def test_options_of_a_text_without_a_text(bert, tmp_path, options):
+    said = run(bert, "--out", tmp_path / "out", *options, status=2)
+    assert f"{', '.join(options[::2])}: expected --text beside, got no text. Give --text FILE" in said
+
+
 def test_a_text_that_is_not_there(bert, tmp_path):
     assert "text: expected a file" in run(bert, "--out", tmp_path / "out", "--text", tmp_path / "none", status=2)
 

@@ -265,6 +265,10 @@ def test_a_finished_sweep_is_read_and_a_changed_one_refused(folders, glue, tmp_p
     assert run(config, resume=True, progress=False) == result
     with pytest.raises(FileExistsError, match=r"finished run\. Add --resume"):
         run(config, progress=False)
+    with pytest.raises(
+        ValueError, match=r"baselines: expected a sweep that is not finished, .*out\. Leave --baselines"
+    ):
+        run(config, resume=True, progress=False, baselines=True)
     changed = replace(config, protocol=replace(config.protocol, batch=8))
     with pytest.raises(ValueError, match=r"protocol.batch was 32 and is 8"):
         run(changed, resume=True, progress=False)
@@ -302,6 +306,19 @@ def test_a_rate_that_breaks_the_weights_is_named(folders, glue, tmp_path):
         (("builtin:entailment", "--segments", "both"), "segments: expected one of"),
         (("rte", "rte", "--data", "x"), "tasks: expected each once, got rte rte"),
         (("sst2", "--data", "GLUE/SST-2/train.tsv"), "it would be evaluated on itself. Pass --dev"),
+        (
+            ("sst2", "rte", "--data", "x", "--overlap", "8"),
+            "overlap: expected a task of questions beside it, got sst2 rte",
+        ),
+        (
+            ("sst2", "--data", "x", "--segments", "input"),
+            "segments: expected a task of pairs beside it, got sst2. Leave",
+        ),
+        (("sst2", "--data", "x", "--languages", "de"), "languages: expected some of what is transferred to"),
+        (
+            ("builtin:questions", "--baselines"),
+            "baselines: expected a task of classes or numbers, got builtin:questions",
+        ),
         (("builtin:entailment", "--data", "GLUE"), "data: expected none for builtin:entailment, which is made"),
     ],
 )

@@ -348,6 +348,11 @@ def flat(text):
             ("train", "--source", "CORPUS/train.en", "--dev-source", "CORPUS/train.en", "--held-out", "0.1"),
             "held_out: expected none beside dev_source",
         ),
+        (("train", "--held-out", "0.1"), "held_out: expected none beside builtin"),
+        (
+            ("train", "--source", "hub:x", "--languages", "en-de", "--held-out", "0.1"),
+            "held_out: expected none beside hub:x",
+        ),
         (("train", "--source", "builtin:20", "--tokens", "16"), "tokens: expected at least"),
         (("decode", "none.txt", "--model", "MODEL"), "input: expected a file, or - for standard input"),
         (("decode", "-", "--model", "nowhere"), "model: expected a folder such as model/ of a run"),

@@ -14,6 +14,7 @@ import typer
 if TYPE_CHECKING:
     from headway.analysis import Measures
 
+TEXTS = 8  # unless --texts says another number
 LETTERS = 6  # of one token, about, with the space: a text is this many times --text-length long
 
 
@@ -23,7 +24,9 @@ def analyze(
     text: Annotated[
         str | None, typer.Option(help="Plain text (UTF-8), for ranks and attention on real inputs.")
     ] = None,
-    texts: Annotated[int, typer.Option(min=1, help="How many pieces of the text, drawn with --seed.")] = 8,
+    texts: Annotated[
+        int | None, typer.Option(min=1, help="How many pieces of the text, drawn with --seed; else 8.")
+    ] = None,
     text_length: Annotated[
         int | None, typer.Option(min=3, help="Tokens of each piece; else 128, or all that the model has room for.")
     ] = None,
@@ -55,14 +58,19 @@ def analyze(
     with told():
         from headway.report import analysis_figures, analysis_page
 
+        unread = [
+            f"--{name}" for name, value in {"texts": texts, "text-length": text_length}.items() if value is not None
+        ]
+        if text is None and unread:
+            raise ValueError(f"{', '.join(unread)}: expected --text beside, got no text. Give --text FILE.")
         config: dict[str, Any] = {
             "model": model,
             "revision": revision,
             "weights": fingerprint(model),
             "text": text,
             "text_hash": None if text is None else file_hash(Path(text)),
-            "texts": texts if text is not None else None,
-            "text_length": text_length if text is not None else None,
+            "texts": None if text is None else texts or TEXTS,
+            "text_length": text_length,
             "positions": positions,
             "kernels": numbers("kernels", kernels),
             "stack": stack,

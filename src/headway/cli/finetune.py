@@ -128,6 +128,9 @@ def finetune(
         if len(set(tasks)) < len(tasks):
             raise ValueError(f"tasks: expected each once, got {' '.join(tasks)}.")
         configs = [asked(task) for task in tasks]
+        sets = [config.task_set for config in configs]
+        _check_used("overlap", overlap, "questions", any(each.kind == "spans" for each in sets), tasks)
+        _check_used("segments", segments, "pairs", any(each.pair for each in sets), tasks)
         for config in configs:
             tell_of_new(config.folder, resume=resume)
         results = run_all(
@@ -137,6 +140,11 @@ def finetune(
             if len(results) > 1:
                 typer.echo(f"{result.task}:")
             tell(result)
+
+
+def _check_used(name: str, value: object, wanted: str, there: bool, tasks: list[str]) -> None:
+    if value is not None and not there:
+        raise ValueError(f"{name}: expected a task of {wanted} beside it, got {' '.join(tasks)}. Leave --{name} out.")
 
 
 def tell(result: Result) -> None:

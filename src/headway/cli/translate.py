@@ -165,6 +165,11 @@ def train(
             seed=config.seed if seed is None else seed,
             out=out,
         )
+        if held_out is not None and config.data.source.split(":")[0] in ("builtin", "hub"):
+            raise ValueError(
+                f"held_out: expected none beside {config.data.source}, which has a dev split of its own, got "
+                f"{held_out}. Leave --held-out out, or give a file as --source."
+            )
         tell_of_new(config.folder, resume=resume)
         result = run(
             config, resume=resume, progress=not quiet, tensorboard=tensorboard, fsdp=fsdp, cpu=cpu, graphs=graphs

@@ -87,6 +87,12 @@ def test_the_built_in_language_needs_no_data():
             lambda: config("xquad", train=("x",)),
             r"expected a split of xquad \(test\), got 'train'. Train on squad or tydiqa, .*: squad=SOURCE",
         ),
+        (
+            lambda: config("mnli", transfer=("xnli=x",), languages=("de", "xx")),
+            r"languages: expected some of .* \(xnli: en, ar, .*\), got xx\. Leave them out",
+        ),
+        (lambda: config(languages=("de",)), r"languages: expected .*\(nothing is\), got de\. .* add --transfer"),
+        (lambda: config("mnli", transfer=("xnli@test:fr=x", "mnli=g"), languages=("de",)), "nothing is.*, got de"),
         (lambda: config(on_error="ignore"), "on_error: expected raise or skip, got 'ignore'"),
         (lambda: config(limit=0), "limit: expected a whole number of at least 1, got 0"),
         (lambda: Grid(rates=(), seeds=(0,)), "rates: expected at least one, and none twice"),

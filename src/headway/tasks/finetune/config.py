@@ -177,6 +177,22 @@ class FinetuneConfig:
                     f"data: expected a split of {other.name} ({', '.join(other.splits)}), got {reference.split!r}."
                     f"{_trained_on(other) if reference.split == 'train' else ''}"
                 )
+        self._check_languages()
+
+    def _check_languages(self) -> None:
+        """Raise for a language that nothing would be evaluated or predicted in."""
+        several = [
+            task_set(each.name)
+            for each in (*self.transferring, *self.predicting)
+            if not each.languages and len(task_set(each.name).languages) > 1
+        ]
+        unknown = [each for each in self.data.languages if not any(task.knows(each) for task in several)]
+        if unknown:
+            known = "; ".join(f"{task.name}: {', '.join(task.languages)}" for task in several)
+            raise ValueError(
+                f"languages: expected some of what is transferred to or predicted in several languages "
+                f"({known or 'nothing is'}), got {', '.join(unknown)}. Leave them out, or add --transfer or --predict."
+            )
 
     @property
     def task_set(self) -> TaskSet:

@@ -64,7 +64,8 @@ def run(
         progress: say when a run is finished, and show a bar on a terminal.
         jobs: processes that share the runs, and the device or the GPUs, which one small model leaves idle. A script
             that asks for several must guard its main part (`if __name__ == "__main__"`), as all that starts processes.
-        baselines: also score the most frequent label and a bag of words.
+        baselines: also score the most frequent label and a bag of words; not of questions, nor of a sweep that was
+            finished without.
         cpu: leave a GPU alone.
         graphs: on a GPU, replay the steps of our encoders as CUDA graphs.
     """
@@ -89,6 +90,11 @@ def run_all(
     """
     if jobs < 1:
         raise ValueError(f"jobs: expected at least 1, got {jobs}.")
+    if baselines and not any(map(_is_counted, configs)):
+        raise ValueError(
+            f"baselines: expected a task of classes or numbers, got {', '.join(each.task for each in configs)}: simple "
+            f"classifiers answer no questions. Leave --baselines out."
+        )
     device = "cpu" if cpu or not torch.cuda.is_available() else "cuda"
     configs = [config.resolved(device) for config in configs]
     folders = [RunFolder(Path(config.folder)) for config in configs]
@@ -98,6 +104,8 @@ def run_all(
         for config, folder in zip(configs, folders, strict=True):
             held.enter_context(folder.held())
             folder.open(config.described(), resume=resume)
+        if baselines:
+            _check_unfinished(configs, folders)
         sweeps = [_read(config, folder) for config, folder in zip(configs, folders, strict=True) if not folder.finished]
 
         def finish(sweep: Sweep) -> None:
@@ -108,6 +116,21 @@ def run_all(
         for sweep in sweeps:
             finish(sweep)
         return [Result(**{**read_json(folder.result_file), "folder": str(folder.path)}) for folder in folders]
+
+
+def _check_unfinished(configs: Sequence[FinetuneConfig], folders: Sequence[RunFolder]) -> None:
+    """Raise where simple classifiers are asked for of a sweep that was finished without."""
+    for config, folder in zip(configs, folders, strict=True):
+        if _is_counted(config) and folder.finished and not read_json(folder.result_file)["baselines"]:
+            raise ValueError(
+                f"baselines: expected a sweep that is not finished, or was finished with them, got {folder.path}. "
+                f"Leave --baselines out to read its result, or name another folder (--out)."
+            )
+
+
+def _is_counted(config: FinetuneConfig) -> bool:
+    """Whether simple classifiers have a say on the task: they answer no questions."""
+    return config.task_set.kind != "spans"
 
 
 def _read(config: FinetuneConfig, folder: RunFolder) -> Sweep:
