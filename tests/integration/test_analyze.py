@@ -162,6 +162,19 @@ def test_other_files_are_not_mixed_with_an_analysis(bert):
     assert "which holds other files" in run(bert, "--out", bert, status=2)
 
 
+def test_a_file_is_no_folder_to_write_to(tmp_path):
+    """It is refused before the model is so much as looked at."""
+    (tmp_path / "out").write_text("mine")
+    assert "out: expected a folder, got" in run(tmp_path / "no model", "--out", tmp_path / "out", status=2)
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_too_few_positions_for_the_kernels(bert, tmp_path):
+    said = run(bert, "--out", tmp_path / "out", "--positions", 3, status=2)
+    assert "kernels: expected at least 7 offsets to fit 5 kernels to, got 5. Fit fewer kernels" in said
+    run(bert, "--out", tmp_path / "out", "--positions", 3, "--kernels", "1,3", "--no-figures")
+
+
 def test_headway_encoders_have_bias_curves(text, tmp_path):
     config = EncoderConfig(**SIZES, encoding="diet-rel", segments="per-head", type_vocab_size=2, pad_token_id=0)
     model = randomized(EncoderForMaskedLM(config))

@@ -13,7 +13,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from headway.analysis.arrays import Array
-from headway.analysis.tisa_search import Candidate, Search
+from headway.analysis.tisa_search import EXTRA, Candidate, Search
 from headway.analysis.toeplitz import Diagonals
 
 STARTS = 2  # searches, of which the best is kept
@@ -52,6 +52,11 @@ def fit_tisa(
         raise ValueError(f"kernels: expected one or more numbers of kernels, each at least 1, got {list(kernels)}.")
     if starts < 1:
         raise ValueError(f"starts: expected at least 1, got {starts}.")
+    if len(profiles.offsets) < max(kernels) + EXTRA:
+        raise ValueError(
+            f"kernels: expected at least {max(kernels) + EXTRA} offsets to fit {max(kernels)} kernels to, got "
+            f"{len(profiles.offsets)}. Fit fewer kernels, or give more positions."
+        )
     search = Search(profiles.offsets, profiles.count)
     with threadpool_limits(1):  # the matrices are small: threads would wait for one another longer than they work
         return [_fit_head(search, profiles, head, kernels, starts, seed) for head in range(len(profiles.mean))]

@@ -99,6 +99,8 @@ def measured_before(folder: Path, config: dict[str, Any]) -> bool:
     """Whether the folder holds the measures of this configuration; raise where it holds anything else."""
     from headway.storage import read_json
 
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(f"out: expected a folder, got {folder}, which is a file. Name another one.")
     record, kept = folder / "config.json", {path.name for path in folder.glob("[!.]*")}
     if not kept:
         return False

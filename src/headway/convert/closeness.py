@@ -14,7 +14,7 @@ from headway.analysis.arrays import Array
 from headway.convert.lengths import longest
 from headway.convert.masked_loss import masked, masked_loss, predicts_words
 from headway.convert.measured import average_scores, evaluating
-from headway.convert.samples import rows_of_text, texts_by_themselves
+from headway.convert.samples import check_known, rows_of_text, texts_by_themselves
 
 ROWS = 32  # of text that is compared
 BATCH = 8
@@ -55,6 +55,7 @@ def compare(
     """
     length = min(length, *(longest(model) or length for model in (original, converted)))
     rows, mask = texts_by_themselves(tokenizer, texts, length, ROWS)
+    check_known(rows, original)
     before, after = _states(original, rows, mask), _states(converted, rows, mask)  # (N, L, E), 0 in the padding
     tokens = mask.sum(1, keepdim=True)
     losses: tuple[float | None, float | None] = (None, None)

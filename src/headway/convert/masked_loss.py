@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headway.convert.measured import evaluating
+from headway.convert.samples import check_known
 
 MASKED = (
     0.15  # share of words (Devlin et al. 2019, Sec. 3.1); all of them become [MASK], so that nothing is drawn twice
@@ -47,6 +48,7 @@ def masked(
 @torch.no_grad()
 def masked_loss(model: Any, rows: Tensor, labels: Tensor, mask: Tensor | None = None) -> float:  # (N, L), all
     """Mean cross-entropy of the masked words, in nats."""
+    check_known(rows, model)
     total, count = 0.0, 0
     size = max(1, BATCH_TOKENS // rows.shape[1])
     with evaluating(model):

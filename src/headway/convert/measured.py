@@ -17,6 +17,7 @@ from headway.analysis.position_scores import scores_of
 from headway.bias import Bias, LowRank
 from headway.convert.converted import Converted, encoding_of
 from headway.convert.interface import ARGUMENT, Frame
+from headway.convert.samples import check_known
 
 ROWS = 16  # texts that are averaged
 
@@ -63,6 +64,7 @@ def position_factors(model: Any, without: Any, rows: Tensor, *, first_is_special
 
 def average_scores(model: Any, rows: Tensor) -> list[Scores]:  # (N, L), one a layer
     """Each layer's scores, with queries and keys averaged over the texts."""
+    check_known(rows, model)
     reading = read(model)
     return [scores_of(reading, layer, x) for layer, x in enumerate(on_average(reading, rows))]
 

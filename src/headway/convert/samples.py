@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 FEWEST = 16  # tokens that texts must have, all together
+SHORTEST = 3  # tokens of a row
 
 
 def texts_by_themselves(
@@ -16,7 +17,7 @@ def texts_by_themselves(
 ) -> tuple[Tensor, Tensor]:  # ids and mask, (N, L) both
     """Each text in a row of its own, padded; longer ones are cut into several. At most `count`, spread over all."""
     pieces = []
-    for ids in _tokens(tokenizer, texts):
+    for ids in _tokens(tokenizer, texts, length):
         pieces += [ids[start : start + length - 2] for start in range(0, len(ids), length - 2)]
     chosen = torch.linspace(0, len(pieces) - 1, min(count, len(pieces))).long().tolist()
     first, last = special_ids(tokenizer)
@@ -35,7 +36,7 @@ def rows_of_text(
     Where the texts are shorter than one row, rows are shorter. Rows of a short text may overlap, if that is asked for:
     they then have other words at each position.
     """
-    stream = [token for piece in _tokens(tokenizer, texts) for token in piece]
+    stream = [token for piece in _tokens(tokenizer, texts, length) for token in piece]
     first, last = special_ids(tokenizer)
     inside = min(length - 2, len(stream))
     most = len(stream) - inside + 1 if overlapping else len(stream) // inside
@@ -56,6 +57,16 @@ def rows_of_words(vocabulary: int, tokenizer: Any, length: int, count: int, seed
     return rows
 
 
+def check_known(rows: Tensor, model: Any) -> None:
+    """Raise for rows with ids that the model has no words for."""
+    words, highest = model.get_input_embeddings().num_embeddings, int(rows.max())
+    if highest >= words:
+        raise ValueError(
+            f"tokenizer: expected ids below {words} (the model's words), got {highest}. "
+            f"Give the tokenizer the model was trained with."
+        )
+
+
 def special_ids(tokenizer: Any) -> tuple[int, int]:
     """What begins and ends a text."""
     first = tokenizer.cls_token_id if tokenizer.cls_token_id is not None else tokenizer.bos_token_id
@@ -67,10 +78,15 @@ def special_ids(tokenizer: Any) -> tuple[int, int]:
     return first, last
 
 
-def _tokens(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
-    """Each text's tokens, texts without any left out."""
+def _tokens(tokenizer: Any, texts: Sequence[str], length: int) -> list[list[int]]:
+    """Each text's tokens, texts without any left out; for rows of `length` tokens."""
     if isinstance(texts, str):
         raise TypeError("texts: expected a list of texts, got one string. Put it in a list.")
+    if length < SHORTEST:
+        raise ValueError(
+            f"length: expected at least {SHORTEST} tokens in a row, of which two are special, got {length}. Leave "
+            f"texts out for a model with so few positions."
+        )
     found = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"] if texts else []
     count = sum(len(ids) for ids in found)
     if count < FEWEST:

@@ -51,6 +51,17 @@ def test_one_kernel_has_the_parameters_that_were_planted(a, b, c):
     )
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_too_few_positions_for_so_many_kernels_are_told(causal):
+    """As many kernels as can be fitted are; one more is refused, by us."""
+    profile = profile_of([lambda k: curve([(1.0, 0.5, 0.0)], k)], 5, causal=causal)
+    most = len(profile.offsets) - 2
+    assert fit_tisa(profile, kernels=[most])[0][most].r2_profile > 0.99
+    said = rf"kernels: expected at least {most + 3} offsets to fit {most + 1} kernels to, got {most + 2}\. Fit fewer"
+    with pytest.raises(ValueError, match=said):
+        fit_tisa(profile, kernels=[1, most + 1])
+
+
 def test_the_sign_of_offsets_is_key_minus_query():
     """A head that looks at the previous token has its kernel at -1."""
     matrix = np.zeros((1, 40, 40))

@@ -47,6 +47,23 @@ def test_too_little_text_is_told(tokenizer, texts):
         rows_of_text(tokenizer, texts[0], 20, 2)
 
 
+def test_a_row_has_room_for_a_word(tokenizer, texts):
+    for rows in (rows_of_text, texts_by_themselves):
+        with pytest.raises(ValueError, match="length: expected at least 3 tokens in a row, of which two are special"):
+            rows(tokenizer, texts, 2, 2)
+
+
+def test_words_that_the_model_does_not_have_are_told(tiny, tokenizer, texts):
+    model = tiny("bert", "ForMaskedLM", vocab_size=30)
+    said = r"tokenizer: expected ids below 30 \(the model's words\), got \d+\. Give the tokenizer the model was trained"
+    with pytest.raises(ValueError, match=said):
+        convert(model, "tisa", start="fit", tokenizer=tokenizer, texts=texts)
+    with pytest.raises(ValueError, match=said):
+        compare(model, convert(model, "tisa"), tokenizer, texts)
+    with pytest.raises(ValueError, match=said):
+        loss_by_length(model, tokenizer, texts, [16])
+
+
 def test_loss_is_the_mean_over_masked_words(tiny, tokenizer, texts):
     model = tiny("bert", "ForMaskedLM")
     rows, mask = texts_by_themselves(tokenizer, texts, 20, 9)
