@@ -141,6 +141,17 @@ class Bias(Structured):
     def is_frozen(self) -> bool:
         return hasattr(self, "_kept")
 
+    def _bound_once(self, bound: Self) -> Self:
+        """The bias with both lengths fixed; of a frozen one always the same for the same lengths, and frozen too."""
+        kept: dict[Any, Any] | None = getattr(self, "_kept", None)
+        if kept is None:
+            return bound
+        if bound.lengths not in kept:
+            object.__setattr__(bound, "_kept", {})  # its tensors are the frozen one's own
+            kept[bound.lengths] = bound
+        found: Self = kept[bound.lengths]
+        return found
+
     def dense_once(self, dtype: torch.dtype) -> Tensor:
         """`dense()` in `dtype`, kept by a frozen bias."""
         kept: dict[torch.dtype, Tensor] | None = getattr(self, "_kept", None)

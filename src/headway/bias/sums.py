@@ -61,7 +61,7 @@ class _Terms(Structured, Generic[T]):
     def bind(self, q_len: int, k_len: int) -> Self:
         terms = [term.bind(q_len, k_len) for term in self._terms]
         unchanged = all(new is old for new, old in zip(terms, self._terms, strict=True))
-        return self if unchanged else type(self)(*terms)  # itself where it can be: a frozen sum stays frozen
+        return self if unchanged else type(self)(*terms)  # itself where it can be
 
     def tile(self, q_start: int, q_stop: int, k_start: int, k_stop: int) -> Self:
         q_len, k_len = self.lengths
@@ -101,6 +101,10 @@ class Sum(_Terms[Bias], Bias):
     @property
     def needs_query(self) -> bool:  # type: ignore[override]
         return any(term.needs_query for term in self._terms)
+
+    def bind(self, q_len: int, k_len: int) -> Self:
+        bound = super().bind(q_len, k_len)
+        return self if bound is self else self._bound_once(bound)
 
     def dense(self, q: Tensor | None = None, *, k_len: int | None = None, scale: float | None = None) -> Tensor:
         q_len, own_k_len = self.lengths

@@ -80,7 +80,7 @@ class Toeplitz(Bias):
             )
         check_length("Toeplitz", "query", own[0], q_len)
         check_length("Toeplitz", "key", own[1], k_len)
-        return self if self.q_len is not None else type(self)(self.values, q_len)
+        return self if self.q_len is not None else self._bound_once(type(self)(self.values, q_len))
 
     def _square(self) -> Self:
         """Bound; Lq = Lk where nothing says otherwise."""

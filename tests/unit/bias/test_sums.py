@@ -183,6 +183,9 @@ def test_a_bound_frozen_sum_stays_frozen():
     assert total.bind(LQ, LK) is total
     assert total.dense_once(torch.float32) is total.dense_once(torch.float32)
     assert total.dense_once(torch.float64) is not total.dense_once(torch.float32)
+    unbound = (toeplitz() + segments()).frozen()
+    assert unbound.bind(LQ, LK).is_frozen and unbound.bind(LQ, LK) is unbound.bind(LQ, LK)
+    assert_close(unbound.bind(LQ, LK).dense_once(torch.float64), unbound.bind(LQ, LK).dense())
 
 
 def test_a_sum_of_frozen_and_learned_terms_follows_the_learned_one():
