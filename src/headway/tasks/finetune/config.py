@@ -180,18 +180,19 @@ class FinetuneConfig:
         self._check_languages()
 
     def _check_languages(self) -> None:
-        """Raise for a language that nothing would be evaluated or predicted in."""
+        """Raise for languages where nothing would be evaluated or predicted in any. One that a data set does not have
+        may be there for others: studies ask all their tasks in the same ones."""
         several = [
             task_set(each.name)
             for each in (*self.transferring, *self.predicting)
             if not each.languages and len(task_set(each.name).languages) > 1
         ]
-        unknown = [each for each in self.data.languages if not any(task.knows(each) for task in several)]
-        if unknown:
+        if self.data.languages and not any(task.knows(each) for each in self.data.languages for task in several):
             known = "; ".join(f"{task.name}: {', '.join(task.languages)}" for task in several)
             raise ValueError(
                 f"languages: expected some of what is transferred to or predicted in several languages "
-                f"({known or 'nothing is'}), got {', '.join(unknown)}. Leave them out, or add --transfer or --predict."
+                f"({known or 'nothing is'}), got {', '.join(self.data.languages)}. Leave them out, or add "
+                f"--transfer or --predict."
             )
 
     @property
