@@ -107,3 +107,21 @@ def test_a_scale_of_zero_leaves_the_bias_alone(length, backend):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
         grads = [torch.autograd.grad(each.square().sum(), values)[0] for each in (got, want)]
         torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("backend", ["eager", "sdpa", "matrix", "blockwise"])
+@pytest.mark.parametrize("kind", ["low rank", "sum", "large float16 factors"])
+def test_a_bias_of_few_digits_is_added_with_all_of_the_calls(kind, backend):
+    """What is made of its numbers is not rounded to their dtype: products of two, and sums of terms."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 200, 16) for _ in range(3))
+    left, right = (torch.randn(1, 2, 200, 16).bfloat16() for _ in range(2))
+    bias = {
+        "low rank": hw.LowRank(left, right),
+        "sum": hw.Toeplitz(torch.randn(1, 2, 399).bfloat16())
+        + hw.Dense(torch.full((1, 1, 200, 200), 100.0).bfloat16()),
+        "large float16 factors": hw.LowRank(*(300 * t.half().abs().clamp(max=1) for t in (left, right))),
+    }[kind]
+    exact = hw.attention(q.double(), k.double(), v.double(), bias.to(torch.float64), backend="eager")
+    found = hw.attention(q, k, v, bias, backend=backend)
+    torch.testing.assert_close(found, exact.float(), rtol=0, atol=3e-2 if kind == "large float16 factors" else 1e-4)

@@ -28,7 +28,7 @@ def weighted(request: Request) -> tuple[Tensor, Tensor]:
     with without_autocast(q.device.type):
         scores = ((q * request.scale) @ k.transpose(-1, -2)).to(dtype)  # scaled first: float16 ends at 65504
         if request.bias is not None:
-            bias = request.bias.dense(q, k_len=k.shape[-2], scale=request.scale)
+            bias = request.bias.at_least(dtype).dense(q, k_len=k.shape[-2], scale=request.scale)
             scores = scores + bias.to(dtype)
         allowed = request.masking.dense(q.device)
         if allowed is not None:

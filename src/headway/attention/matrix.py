@@ -34,7 +34,7 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
     with without_autocast("cpu"):
         bias = None
         if request.bias is not None:
-            bias = request.bias.dense(q, k_len=k.shape[-2], scale=request.scale).to(dtype)
+            bias = request.bias.at_least(dtype).dense(q, k_len=k.shape[-2], scale=request.scale).to(dtype)
         allowed = request.masking.dense(q.device)
         inputs = q.to(dtype), k.to(dtype), v.to(dtype), bias, allowed, request.scale, request.dropout
         found = _Weighted.apply(*inputs)  # type: ignore[no-untyped-call]

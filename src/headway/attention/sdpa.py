@@ -58,7 +58,8 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
     if request.bias is not None:
         if request.bias.needs_query:
             with without_autocast(q.device.type):
-                matrix = request.bias.dense(q, k_len=k.shape[-2], scale=request.scale)
+                dtype = torch.promote_types(q.dtype, torch.float32)
+                matrix = request.bias.at_least(dtype).dense(q, k_len=k.shape[-2], scale=request.scale)
             addend = rounded(matrix, q.dtype, allowed)
         else:
             addend = request.bias.addend(q.dtype, allowed)

@@ -128,6 +128,12 @@ class Bias(Structured):
         """
         raise NotImplementedError
 
+    def at_least(self, dtype: torch.dtype) -> Self:
+        """The bias with numbers of `dtype` where its own have fewer digits: what is made of them then has not fewer."""
+        tensors = self.tensors.values()
+        wide = [t.to(torch.promote_types(t.dtype, dtype)) if t.is_floating_point() else t for t in tensors]
+        return self if all(new is old for new, old in zip(wide, tensors, strict=True)) else self.rebuilt(wide)
+
     def frozen(self) -> Self:
         """A detached copy that works out its dense matrix once and keeps it: for inference with unchanged parameters.
 
@@ -157,16 +163,18 @@ class Bias(Structured):
         kept: dict[torch.dtype, Tensor] | None = getattr(self, "_kept", None)
         if kept is None:
             with without_autocast(self.device.type):
-                return self.dense().to(dtype)
+                return self.at_least(dtype).dense().to(dtype)
         if dtype not in kept:
             with torch.inference_mode(False), torch.no_grad(), without_autocast(self.device.type):
-                kept[dtype] = self.dense().to(dtype).contiguous()
+                kept[dtype] = self.at_least(dtype).dense().to(dtype).contiguous()
         return kept[dtype]
 
     def addend(self, dtype: torch.dtype, allowed: Tensor | None) -> Tensor:
         """What scores may have added in place of `dense()` where that must be in `dtype`: see `rounded`."""
         tensors = [tensor for term in self.terms for tensor in term.tensors.values() if tensor.is_floating_point()]
-        own = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors), dtype)
+        own = functools.reduce(
+            torch.promote_types, (tensor.dtype for tensor in tensors), torch.promote_types(dtype, torch.float32)
+        )
         kept: dict[tuple[str, torch.dtype], Tensor] | None = getattr(self, "_kept", None)
         if kept is None or own == dtype or allowed is not None:
             return rounded(self.dense_once(own), dtype, allowed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import field, fields
 from typing import Any, ClassVar, cast
 
@@ -58,7 +58,7 @@ class EncoderConfig(PreTrainedConfig):  # type: ignore[misc]
     tie_word_embeddings: bool = True
 
     def __post_init__(self, **kwargs: Any) -> None:
-        _check_names(kwargs, [known.name for known in fields(self)])
+        _check_names(kwargs, [known.name for known in fields(self)], {"hidden_act": "gelu"})
         super().__post_init__(**kwargs)
         self._check_sizes()
         self._check_attention()
@@ -105,6 +105,10 @@ class EncoderConfig(PreTrainedConfig):  # type: ignore[misc]
             raise ValueError(
                 f"hidden_size: expected a multiple of num_attention_heads ({self.num_attention_heads}), "
                 f"got {self.hidden_size}."
+            )
+        if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
+            raise ValueError(
+                f"pad_token_id: expected None or 0 to {self.vocab_size - 1} (vocab_size), got {self.pad_token_id!r}."
             )
         check_numbers(self, ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"))
         if self.problem_type is not None and self.problem_type not in PROBLEM_TYPES:
@@ -157,26 +161,54 @@ OTHER_NAMES = {  # as encodings and other libraries call them
     "num_heads": "num_attention_heads",
     "max_length": "max_position_embeddings",
     "embed_dim": "hidden_size",
+    "d_model": "hidden_size",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "activation_dropout": "activation_dropout_prob",
+    "encoder_ffn_dim": "intermediate_size",
+    "decoder_ffn_dim": "intermediate_size",
+    "encoder_attention_heads": "num_attention_heads",
+    "decoder_attention_heads": "num_attention_heads",
 }
+FIXED = {  # what other libraries' models can change and ours cannot, with what ours do
+    "hidden_act": "relu",
+    "activation_function": "relu",
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+}
+OF_ONE = (  # that one of our models has and the other has not
+    "segments", "attention", "projected_length", "projection_sharing", "classifier_dropout", "type_vocab_size",
+    "encoder_layers", "decoder_layers", "cross", "norm", "activation_dropout_prob", "label_smoothing",
+)  # fmt: skip
 
 
-def _check_names(names: Iterable[str], known: list[str]) -> None:
-    """transformers keeps any name it does not know; one that was meant to be another must not be lost that way."""
+def _check_names(names: Mapping[str, Any], known: list[str], own: Mapping[str, Any]) -> None:
+    """transformers keeps any name it does not know; one that was meant to be another, or to change what a model does,
+    must not be lost that way."""
     options = {option for kind in ENCODINGS.values() for option in option_names(kind)}
-    for name in names:
+    for name, value in names.items():
         if name in options:
             raise ValueError(f"{name}: it is an option of the encoding. Pass encoding_options={{{name!r}: ...}}.")
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
         meant = OTHER_NAMES.get(name, near[0] if near else None)
         if meant in known:
             raise ValueError(f"{name}: no such setting. Did you mean {meant!r}?")
+        if name == "num_layers":
+            raise ValueError("num_layers: no such setting. Did you mean 'encoder_layers' and 'decoder_layers'?")
+        if name in FIXED and value not in (None, {**FIXED, **own}[name]):
+            raise ValueError(
+                f"{name}: no such setting; it is {({**FIXED, **own})[name]!r} in all our models, got {value!r}."
+            )
+        if name in OF_ONE:
+            raise ValueError(f"{name}: this kind of model has no such setting. It has {', '.join(known)}.")
 
 
 def check_settings(kind: type[PreTrainedConfig], names: Iterable[str]) -> None:
     """Raise where a configuration of ours would keep a name and do nothing with it."""
     known = [field.name for field in fields(kind)]
     unknown = [name for name in names if not (name in known or hasattr(kind, name) or name == "attn_implementation")]
-    _check_names(unknown, known)
+    _check_names(dict.fromkeys(unknown), known, {})
     if unknown:
         raise ValueError(f"{unknown[0]}: no such setting. Expected some of {', '.join(known)}.")
 

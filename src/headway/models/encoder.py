@@ -109,7 +109,14 @@ class EncoderModel(EncoderPreTrainedModel):
         documents: Tensor | None,
         lengths: Tensor | None,
     ) -> Frame:
+        if x.dim() != 3:
+            raise ValueError(
+                f"input_ids: expected (B, L), got {x.dim() - 1} axes. Of one sequence, pass input_ids[None]."
+            )
         batch, length, _ = x.shape
+        for name, ids in (("token_type_ids", token_type_ids), ("documents", documents)):
+            if ids is not None and tuple(ids.shape) not in ((batch, length), (1, length)):
+                raise ValueError(f"{name}: expected {(batch, length)} (from the input), got {tuple(ids.shape)}.")
         if self.projection is not None and documents is not None:
             raise NotImplementedError(
                 "documents: linformer mixes all keys of a row, so that packed texts would see one another. "

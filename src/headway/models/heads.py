@@ -211,6 +211,8 @@ class EncoderForQuestionAnswering(EncoderPreTrainedModel):
             start_positions, end_positions: (B,) where the answer begins and ends; beyond the sequence = no answer here.
         The other arguments are those of `EncoderModel`.
         """
+        if (start_positions is None) != (end_positions is None):
+            raise ValueError("start_positions, end_positions: expected both or neither, got one of them.")
         output = self.encoder(
             input_ids,
             attention_mask=attention_mask,

@@ -18,7 +18,13 @@ def cross_entropy(
     total = F.cross_entropy(
         precise(logits).flatten(0, -2), labels.flatten().long(), ignore_index=IGNORED, reduction="sum"
     )
-    return total / ((labels != IGNORED).sum().clamp(min=1) if count is None else count)
+    return total / number(labels, count)
+
+
+def number(labels: Tensor, count: Tensor | int | None) -> Tensor | int:
+    """What to divide a sum over labels by: `count` or, unless it is given, how many there are; at least 1."""
+    found = (labels != IGNORED).sum() if count is None else count
+    return found.clamp(min=1) if isinstance(found, Tensor) else max(1, found)
 
 
 def precise(x: Tensor) -> Tensor:

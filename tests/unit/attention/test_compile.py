@@ -2,10 +2,13 @@
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 from torch.testing import assert_close
 
 import headway as hw
 from headway.attention import call as call_module
+from headway.attention import triton as triton_module
+from headway.attention.request import checked
 
 B, H, L, D = 2, 2, 9, 4
 BACKENDS = ["eager", "sdpa", "blockwise", "auto"]
@@ -174,3 +177,23 @@ def test_autocast_leaves_double_alone(backend):
         got = hw.attention(q, q, q, backend=backend)
     assert got.dtype == torch.float64
     assert_close(got, want, rtol=1e-12, atol=1e-12)
+
+
+def test_choosing_kernels_cuts_few_graphs(monkeypatch):
+    """A choice that looks at a length makes a graph for either answer, and torch stops after eight."""
+    pytest.importorskip("triton")
+    from headway.attention.triton import hopper
+
+    monkeypatch.setattr(triton_module, "why_not", lambda request: None)
+    monkeypatch.setattr(hopper, "takes", lambda *tensors: True)
+    counter = CompileCounter()
+    nothing = dict.fromkeys(("bias", "value_bias", "mask", "lengths", "documents", "scale"))
+
+    def chosen(q, k):
+        request = checked(q, k, k, **nothing, causal=False, dropout=0.0)
+        return q * 2 if triton_module.is_faster_without_bias(request) else q * 3
+
+    run = torch.compile(chosen, backend=counter, dynamic=True)
+    for batch, q_len, k_len in [(2, 5, 9), (300, 9, 5), (7, 60, 33), (4, 90, 100), (4, 100, 90), (4096, 17, 16)]:
+        run(torch.zeros(batch, 2, q_len, 16, requires_grad=True), torch.zeros(batch, 2, k_len, 16))
+    assert counter.frame_count <= 2

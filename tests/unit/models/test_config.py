@@ -3,7 +3,7 @@
 import pytest
 
 from headway.encodings import DietAbs, DietRel, Learned, SegmentInput, SegmentPerHead, Tisa
-from headway.models import PRESETS, EncoderConfig, preset, translation_preset
+from headway.models import PRESETS, EncoderConfig, TranslationConfig, preset, translation_preset
 
 
 def test_presets_are_the_papers():
@@ -115,3 +115,26 @@ def test_settings_that_would_do_nothing_are_refused(make):
 def test_a_configuration_knows_what_encodings_call_its_sizes():
     with pytest.raises(ValueError, match=r"num_layers: no such setting\. Did you mean 'num_hidden_layers'"):
         EncoderConfig(num_layers=3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (TranslationConfig, {"num_layers": 3}, "num_layers: .*'encoder_layers' and 'decoder_layers'"),
+        (TranslationConfig, {"attention": "linformer"}, "attention: this kind of model has no such setting"),
+        (TranslationConfig, {"d_model": 64}, "d_model: no such setting. Did you mean 'hidden_size'"),
+        (TranslationConfig, {"hidden_act": "gelu"}, "hidden_act: no such setting; it is 'relu'"),
+        (EncoderConfig, {"hidden_act": "relu"}, "hidden_act: no such setting; it is 'gelu'"),
+        (EncoderConfig, {"is_decoder": True}, "is_decoder: no such setting; it is False"),
+        (EncoderConfig, {"dropout": 0.3}, "dropout: no such setting. Did you mean 'hidden_dropout_prob'"),
+        (EncoderConfig, {"norm": "pre"}, "norm: this kind of model has no such setting"),
+        (EncoderConfig, {"pad_token_id": -1}, "pad_token_id: expected None or 0 to 30521"),
+    ],
+)
+def test_settings_of_other_models_are_refused_too(kind, options, message):
+    with pytest.raises(ValueError, match=message):
+        kind(**options)
+
+
+def test_settings_of_other_models_that_say_what_ours_do_are_taken():
+    assert EncoderConfig(hidden_act="gelu", is_decoder=False, position_embedding_type="absolute").hidden_size == 768

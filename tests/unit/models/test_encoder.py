@@ -245,3 +245,28 @@ def test_dropout_is_of_training_only():
     assert_close(model(tokens).last_hidden_state, model(tokens).last_hidden_state)
     model.train()
     assert not torch.allclose(model(tokens).last_hidden_state, model(tokens).last_hidden_state)
+
+
+@pytest.mark.parametrize("attention", ["full", "linformer"])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"lengths": torch.tensor([3])}, r"lengths: expected whole numbers \(2,\).*got \(1,\)"),
+        ({"lengths": torch.tensor([3, 12])}, r"lengths: expected 0 to 10 .*got \[3, 12\]"),
+        ({"lengths": torch.tensor([2.5, 3.0])}, "lengths: expected whole numbers"),
+        ({"attention_mask": torch.ones(2, 1, 1, 1, dtype=torch.bool)}, "attention_mask: expected .* a last one of 10"),
+        ({"token_type_ids": torch.zeros(3, 10, dtype=torch.long)}, r"token_type_ids: expected \(2, 10\)"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_named(given, message, attention):
+    projected = {} if attention == "full" else {"attention": "linformer", "projected_length": 4}
+    with pytest.raises(ValueError, match=message):
+        build(**projected)(torch.ones(2, 10, dtype=torch.long), **given)
+
+
+def test_documents_of_other_rows_and_a_single_sequence_are_named():
+    model = build()
+    with pytest.raises(ValueError, match=r"documents: expected \(1, 10\)"):
+        model(torch.ones(1, 10, dtype=torch.long), documents=torch.zeros(3, 10, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"input_ids: expected \(B, L\), got 1 axes"):
+        model(torch.ones(10, dtype=torch.long))

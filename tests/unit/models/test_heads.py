@@ -135,3 +135,17 @@ class TestSpans:
         assert_close(out.loss, want)
         none = torch.full((3,), 9)
         assert model(batch(), start_positions=none, end_positions=none).loss == 0
+
+
+@pytest.mark.parametrize("count", [0, torch.tensor(0)])
+def test_a_batch_without_labels_counted_by_the_trainer_gives_zero(count):
+    model = build(EncoderForMaskedLM)
+    loss = model(batch(), labels=torch.full((3, 9), -100), num_items_in_batch=count).loss
+    loss.backward()
+    assert loss == 0
+    assert all(p.grad is None or not p.grad.any() for p in model.parameters())
+
+
+def test_one_end_of_an_answer_alone_is_refused():
+    with pytest.raises(ValueError, match="start_positions, end_positions: expected both or neither"):
+        build(EncoderForQuestionAnswering)(batch(), start_positions=torch.tensor([1, 2, 3]))

@@ -35,7 +35,10 @@ def bias_matrix(
         with without_autocast(rows.device.type):
             parts.append(rows @ columns.mT)
     if values is not None:
-        parts.append((values[0].float() * LOG2E).unfold(-1, k_len, 1).flip(-2))
+        row = (values[0].float() * LOG2E).contiguous()
+        q_len = row.shape[1] - k_len + 1
+        # Not `unfold`, of which torch.compile makes one graph for each length.
+        parts.append(row.as_strided((row.shape[0], q_len, k_len), (row.stride(0), 1, 1)).flip(-2))
     matrix = parts[0] if len(parts) == 1 else parts[0] + parts[1]
     return (matrix.clamp(-LARGEST, LARGEST).half() if half else matrix).contiguous()
 

@@ -66,7 +66,7 @@ class TranslationConfig(PreTrainedConfig):  # type: ignore[misc]
     decoder_start_token_id: int | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
-        _check_names(kwargs, [known.name for known in fields(self)])
+        _check_names(kwargs, [known.name for known in fields(self)], {})
         super().__post_init__(**kwargs)
         if self.decoder_start_token_id is None:
             self.decoder_start_token_id = self.bos_token_id

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headway.models.losses import IGNORED, precise
+from headway.models.losses import IGNORED, number, precise
 
 
 def smoothed_cross_entropy(
@@ -31,7 +31,7 @@ def smoothed_cross_entropy(
         )
     else:
         total = cast(Tensor, _Smoothed.apply(logits, labels, smoothing))  # type: ignore[no-untyped-call]
-    return total / ((labels != IGNORED).sum().clamp(min=1) if count is None else count)
+    return total / number(labels, count)
 
 
 class _Smoothed(torch.autograd.Function):

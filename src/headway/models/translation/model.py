@@ -11,7 +11,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import can_return_tuple
 
 from headway.encodings import Encoding
-from headway.models.losses import IGNORED
+from headway.models.losses import IGNORED, number
 from headway.models.pretrained import HeadwayPreTrainedModel
 from headway.models.translation.config import TranslationConfig
 from headway.models.translation.decoding import Decoding
@@ -103,8 +103,20 @@ class TranslationModel(HeadwayPreTrainedModel, GenerationMixin):  # type: ignore
             source = self.encoder(None, attention_mask, with_weights, with_states, inputs_embeds=embeds)
         elif isinstance(source, tuple):
             source = BaseModelOutput(*source)
-        if past_key_values is None and labels is None and not (self.training or use_cache is False):
-            past_key_values = self._new_cache() if use_cache or self.config.use_cache else None
+        if source.last_hidden_state.shape[0] != decoder_input_ids.shape[0]:
+            raise ValueError(
+                f"decoder_input_ids: expected {source.last_hidden_state.shape[0]} rows (from the source), got "
+                f"{decoder_input_ids.shape[0]}."
+            )
+        if not isinstance(past_key_values, EncoderDecoderCache | None):
+            raise TypeError(
+                f"past_key_values: expected an EncoderDecoderCache, got {type(past_key_values).__name__}. Make one of "
+                f"two caches: EncoderDecoderCache(DynamicCache(), DynamicCache())."
+            )
+        if use_cache is None:
+            use_cache = self.config.use_cache and labels is None and not self.training
+        if past_key_values is None and use_cache:
+            past_key_values = self._new_cache()
         if loss_only and labels is not None and decoder_attention_mask is None:
             decoder_attention_mask = self._up_to_last(labels)
         decoded = self.decoder(
@@ -181,13 +193,20 @@ class TranslationModel(HeadwayPreTrainedModel, GenerationMixin):  # type: ignore
             named = labels != IGNORED
             x, labels = x[named], labels[named]
         if words is not None:
-            return loss_of_words(x, words, labels, smoothing, float(max(1, len(labels)) if count is None else count))
+            return loss_of_words(x, words, labels, smoothing, float(number(labels, count)))
         return smoothed_cross_entropy(self.output(x) if logits is None else logits, labels, smoothing, count)
 
     def _named(self, labels: Tensor, shape: torch.Size) -> Tensor:
         """The labels, -100 wherever no word is to be named."""
         if labels.shape != shape:
             raise ValueError(f"labels: expected {tuple(shape)} (from decoder_input_ids), got {tuple(labels.shape)}.")
+        if may_read(labels) and labels.numel():
+            lowest, highest = labels.masked_fill(labels == IGNORED, 0).aminmax()
+            if lowest < 0 or highest >= self.config.vocab_size:
+                raise ValueError(
+                    f"labels: expected 0 to {self.config.vocab_size - 1} (vocab_size), or {IGNORED} for none, got "
+                    f"{int(lowest if lowest < 0 else highest)}."
+                )
         return labels.masked_fill(labels == self.config.pad_token_id, IGNORED)
 
     def _up_to_last(self, labels: Tensor) -> Tensor | None:

@@ -123,9 +123,10 @@ def _lengths(input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
 
 @contextmanager
 def evaluating(model: TranslationModel) -> Iterator[None]:
-    training = model.training
+    training = [module for module in model.modules() if module.training]
     model.eval()
     try:
         yield
     finally:
-        model.train(training)
+        for module in training:  # others may be meant to stay as they are
+            module.training = True

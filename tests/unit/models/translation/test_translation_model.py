@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers import AutoConfig, AutoModelForSeq2SeqLM
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, DynamicCache
 
 from headway.encodings import ENCODINGS
 from headway.models.translation import TranslationModel, translation_preset
@@ -186,3 +186,50 @@ def test_compiled_without_a_break(name):
     loss.backward()
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(model.encoder.words.weight.grad, gradient, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("loss_only", [False, True])
+@pytest.mark.parametrize("count", [None, 0, torch.tensor(0)])
+def test_a_batch_without_labels_trains_nothing(count, loss_only):
+    """Trainer counts the labels itself, and gives 0."""
+    model = model_of("diet-rel")
+    source, target = batch()
+    labels = torch.full_like(target, -100)
+    loss = model(source, labels=labels, num_items_in_batch=count, loss_only=loss_only).loss
+    loss.backward()
+    assert loss == 0
+    assert all(p.grad is None or not p.grad.any() for p in model.parameters())
+
+
+@pytest.mark.parametrize("wrong", [-1, 20])
+def test_labels_that_are_no_words_are_refused(wrong):
+    source, target = batch()
+    labels = target.clone()
+    labels[1, 2] = wrong
+    with pytest.raises(ValueError, match=rf"labels: expected 0 to 19 \(vocab_size\), or -100 for none, got {wrong}"):
+        model_of()(source, decoder_input_ids=target, labels=labels)
+
+
+def test_a_cache_that_is_asked_for_is_made():
+    model = model_of()
+    source, target = batch()
+    assert model(source, decoder_input_ids=target, labels=target, use_cache=True).past_key_values is not None
+    assert model.train()(source, decoder_input_ids=target, use_cache=True).past_key_values is not None
+    assert model(source, decoder_input_ids=target).past_key_values is None
+
+
+def test_what_does_not_fit_together_is_named():
+    model = model_of()
+    source, target = batch()
+    with pytest.raises(ValueError, match=r"decoder_input_ids: expected 3 rows \(from the source\), got 2"):
+        model(source, decoder_input_ids=target[:2])
+    with pytest.raises(TypeError, match="past_key_values: expected an EncoderDecoderCache, got DynamicCache"):
+        model(source, decoder_input_ids=target, past_key_values=DynamicCache())
+
+
+def test_translating_leaves_frozen_parts_as_they_are():
+    model = model_of().train()
+    model.encoder.eval()
+    model.translate(next(batch()), max_length_plus=2)
+    assert model.decoder.training and model.decoder.dropout.training
+    assert not any(module.training for module in model.encoder.modules())
