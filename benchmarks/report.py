@@ -66,7 +66,7 @@ def attention() -> str:
     lines = ["| ms, forward / forward+backward | " + " | ".join(shapes) + " |", "|---" * (len(shapes) + 1) + "|"]
     for name in next(iter(shapes.values())):
         cells = [times[name] for times in shapes.values()]
-        shown = [f"{c['forward']:.3f} / {c['forward+backward']:.3f}" if c["forward"] else "fails" for c in cells]
+        shown = [f"{c['forward']:.3f} / {c['forward+backward']:.3f}" if c["forward"] else "-" for c in cells]
         lines.append(f"| {name} | " + " | ".join(shown) + " |")
     lines.append("")
     lines.append(
