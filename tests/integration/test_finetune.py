@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -20,7 +21,7 @@ from typer.testing import CliRunner
 from headway.cli import app
 from headway.data.text.tokenizers import train_tokenizer
 from headway.models import EncoderForMaskedLM, preset
-from headway.tasks.finetune import Data, Grid, Spans, Start, run, run_all
+from headway.tasks.finetune import Data, Grid, Spans, Start, predictions, run, run_all
 from headway.tasks.finetune.recipes import quick
 from headway.tasks.training.runs import RunStopped
 
@@ -293,6 +294,28 @@ def test_a_rate_that_breaks_the_weights_is_named(folders, glue, tmp_path):
     data = Data(train=(str(glue),), on_error="skip")
     with pytest.raises(RunStopped, match=r"got NaN or infinity at step \d+ with learning rate 1e\+30 and seed 0"):
         run(small("sst2", folders / "ours", tmp_path / "out", rates=(1e30,), epochs=5, data=data), progress=False)
+
+
+@pytest.mark.parametrize(
+    ("task", "name"), [("sst2", "ours"), ("builtin:similarity", "bert"), ("builtin:questions", "bert")]
+)
+def test_a_last_update_that_breaks_the_weights_is_not_scored(folders, glue, tmp_path, task, name):
+    """Its loss is of the weights before, and NaN would be a class, and perhaps the right one."""
+    data = Data(train=(str(glue),) if task == "sst2" else (), on_error="skip", limit=32)
+    config = small(task, folders / name, tmp_path / "out", rates=(1e30,), data=data, batch=64, warmup=0.0)
+    with pytest.raises(RunStopped, match=r"got NaN or infinity at step 1 with learning rate 1e\+30 and seed 0"):
+        run(config, progress=False, cpu=True)
+
+
+def test_scores_that_are_not_finite_are_not_predicted(folders, glue, tmp_path, monkeypatch):
+    data = Data(train=(str(glue),), predict=(str(glue),), on_error="skip", limit=32)
+    config = small("sst2", folders / "ours", tmp_path / "out", data=data)
+    monkeypatch.setattr(
+        predictions, "model_scores", lambda loss, encoded, *_, **__: [np.full(2, np.nan)] * len(encoded)
+    )
+    with pytest.raises(RunStopped, match=r"predict: expected finite scores of sst2 test in en, got NaN or infinity"):
+        run(config, progress=False, cpu=True)
+    assert not (tmp_path / "out/predictions").exists()
 
 
 @pytest.mark.parametrize(

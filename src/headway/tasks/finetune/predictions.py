@@ -14,9 +14,9 @@ from headway.tasks.finetune.config import FinetuneConfig, Start
 from headway.tasks.finetune.data import Evaluation, Scores, evaluation, languages
 from headway.tasks.finetune.model import TransferLoss, load_model, load_tokenizer
 from headway.tasks.finetune.spans import Candidate
-from headway.tasks.finetune.trial import model_scores
+from headway.tasks.finetune.trial import are_finite, model_scores
 from headway.tasks.training.processes import Processes
-from headway.tasks.training.runs import RunFolder
+from headway.tasks.training.runs import RunFolder, RunStopped
 
 SUBMISSION = {
     ("cola", "test"): "CoLA",
@@ -46,6 +46,11 @@ def write_predictions(config: FinetuneConfig, folder: RunFolder, *, cpu: bool) -
                 split = load(reference.name, reference.source, part, language=language, on_error=config.data.on_error)
                 ready = evaluation(split, config, tokenizer, labelled=False)
                 found = model_scores(loss, ready.encoded, processes, bf16=bool(config.protocol.bf16))
+                if not are_finite(found, ready.encoded):
+                    raise RunStopped(
+                        f"predict: expected finite scores of {reference.name} {part} in {language}, got NaN or "
+                        f"infinity from {folder.model}. Leave the highest learning rate out; it is a new sweep."
+                    )
                 written += _write(folder.path / "predictions", ready, found)
     return [str(path) for path in written]
 

@@ -26,7 +26,7 @@ from headway.recording import own_stream
 from headway.storage import atomic_path, read_json, write_json
 from headway.tasks.finetune.bench import Bench
 from headway.tasks.finetune.config import FinetuneConfig
-from headway.tasks.finetune.data import Material, Scores
+from headway.tasks.finetune.data import Evaluation, Material, Scores
 from headway.tasks.finetune.model import TransferLoss, load_model, quiet
 from headway.tasks.training import checkpoint
 from headway.tasks.training.journal import Journal
@@ -156,7 +156,7 @@ class Run:
         started = time.perf_counter()
         self.loss.load_state_dict(self.best)
         transfer = {
-            name: {language: each.judge(self.scores(each.encoded)) for language, each in languages.items()}
+            name: {language: self._judged(each, self.best_step) for language, each in languages.items()}
             for name, languages in self.data.transfer.items()
         }
         return RunResult(
@@ -185,8 +185,8 @@ class Run:
                 f"memory: expected a step to fit, got: {str(error).splitlines()[0]} Lower --batch, --length or --jobs."
             ) from error
         except ValueError as error:  # on a CPU, attention refuses a bias that is not finite
-            if self.meter.broken_step() is not None:
-                raise self._diverged() from error
+            if (broken := self.meter.broken_step()) is not None:
+                raise self._diverged(broken + 1) from error
             raise
 
     def _rate(self, step: int) -> float:
@@ -197,21 +197,29 @@ class Run:
         reading = self.meter.read()
         self.meter.reset()
         if reading.broken_step is not None:
-            raise self._diverged()
+            raise self._diverged(reading.broken_step + 1)
         return reading.loss
 
-    def _diverged(self) -> RunStopped:
-        step = self.meter.broken_step()
-        assert step is not None
+    def _diverged(self, step: int) -> RunStopped:  # counted from 1
         return RunStopped(
-            f"loss: expected finite losses and gradients, got NaN or infinity at step {step + 1} with learning rate "
-            f"{self.rate:g} and seed {self.seed}. Leave that rate out; it is a new sweep, finished runs stay here."
+            f"loss: expected finite losses, gradients and scores, got NaN or infinity at step {step} with learning "
+            f"rate {self.rate:g} and seed {self.seed}. Leave that rate out; it is a new sweep, finished runs stay here."
         )
 
+    def _judged(self, each: Evaluation, step: int) -> Metrics:
+        """Metrics of the weights that a step left, which may be broken though its loss was not."""
+        try:
+            found = self.scores(each.encoded)
+        except ValueError as error:  # on a CPU, attention refuses a bias that is not finite
+            raise self._diverged(step) from error
+        if not are_finite(found, each.encoded):
+            raise self._diverged(step)
+        return each.judge(found)
+
     def _evaluate(self, done: int) -> Metrics:
-        if self.meter.broken_step() is not None:
-            raise self._diverged()
-        found = {name: each.judge(self.scores(each.encoded)) for name, each in self.data.dev.items()}
+        if (broken := self.meter.broken_step()) is not None:
+            raise self._diverged(broken + 1)
+        found = {name: self._judged(each, done) for name, each in self.data.dev.items()}
         score = next(iter(found.values()))["score"]
         if not self.history or score > max(before for _, before in self.history):
             self.best = {name: value.clone() for name, value in self.loss.state_dict().items()}  # where the model is
@@ -260,6 +268,12 @@ def model_scores(loss: TransferLoss, encoded: Encoded, processes: Processes, *, 
         for at, row in zip(some, scores.float().cpu().numpy(), strict=True):
             result[at] = row
     return result
+
+
+def are_finite(found: Scores, encoded: Encoded) -> bool:
+    """Whether all scores are; those of a question's padding are minus infinity."""
+    rows = zip(found, encoded.lengths, strict=True)
+    return all(np.isfinite(row[:length] if row.ndim == 2 else row).all() for row, length in rows)
 
 
 def _save(folder: RunFolder, model: PreTrainedModel, tokenizer: Any) -> None:
