@@ -1,15 +1,17 @@
-"""Which run of a sweep leads, and whose model stays."""
+"""Which run of a sweep leads, whose model stays, and that no run is begun after a failure."""
 
 from __future__ import annotations
 
+import threading
 from dataclasses import asdict
 
 import pytest
 
 from headway.storage import write_json
-from headway.tasks.finetune import Data, FinetuneConfig, Grid, Protocol, Start
+from headway.tasks.finetune import Data, FinetuneConfig, Grid, Protocol, Start, workers
 from headway.tasks.finetune.trial import RunResult
 from headway.tasks.finetune.workers import Sweep
+from headway.tasks.training.runs import RunStopped
 
 
 @pytest.fixture
@@ -77,3 +79,21 @@ def test_a_run_that_ends_while_models_are_dropped_keeps_its_own(sweep, monkeypat
     monkeypatch.setattr(Sweep, "finished", and_then_another_ends)
     sweep.drop_models()
     assert models(sweep) == [(1e-5, 0), (2e-5, 0)]
+
+
+def test_no_run_is_begun_after_a_failure(monkeypatch):
+    """A pool's queue holds more runs than it has processes, and cannot be emptied."""
+    begun = []
+
+    class Failing:
+        def do(self, number, pair):
+            begun.append(pair)
+            raise ValueError("broken")
+
+    monkeypatch.setattr(workers, "_worker", Failing())
+    monkeypatch.setattr(workers, "_stop", threading.Event())
+    with pytest.raises(ValueError, match="broken"):
+        workers._do(0, (1e-5, 0))
+    with pytest.raises(RunStopped, match=r"got one that did not\. No other is begun"):
+        workers._do(0, (1e-5, 1))
+    assert begun == [(1e-5, 0)]

@@ -6,13 +6,16 @@ Not torch.func.vmap over seeds: the operators of attention have no batching rule
 from __future__ import annotations
 
 import multiprocessing
+import os
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing.sharedctypes import Synchronized
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -139,11 +142,16 @@ class Worker:
 
 
 _worker: Worker | None = None  # of a process that was started for a share of the runs
+_stop: Event | None = None  # set where no run is to be begun any more
 
 
-def _begin(sweeps: Sequence[Sweep], numbers: Synchronized[int], workers: int, cpu: bool, graphs: bool) -> None:
+def _begin(
+    sweeps: Sequence[Sweep], numbers: Synchronized[int], stop: Event, workers: int, cpu: bool, graphs: bool
+) -> None:
     """Take this process's part of the machine, a GPU in turn and some of the cores, and make its worker."""
-    global _worker
+    global _worker, _stop
+    _stop = stop
+    threading.Thread(target=_follow_parent, daemon=True, name="parent").start()
     with numbers.get_lock():
         number, numbers.value = numbers.value, numbers.value + 1
     if torch.cuda.is_available() and not cpu:
@@ -152,9 +160,23 @@ def _begin(sweeps: Sequence[Sweep], numbers: Synchronized[int], workers: int, cp
     _worker = Worker(sweeps, cpu=cpu, graphs=graphs, show=False)
 
 
+def _follow_parent() -> None:
+    """End with the process that shares the runs out, however it ends: another may begin where this one would write."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
 def _do(number: int, pair: Pair) -> RunResult:
-    assert _worker is not None
-    return _worker.do(number, pair)
+    assert _worker is not None and _stop is not None
+    if _stop.is_set():  # a pool has more runs than processes in its queue, from where none can be called back
+        raise RunStopped("jobs: expected all runs to end well, got one that did not. No other is begun.")
+    try:
+        return _worker.do(number, pair)
+    except BaseException:
+        _stop.set()
+        raise
 
 
 def _together(
@@ -168,14 +190,16 @@ def _together(
 ) -> None:
     """Every process takes the next run when it is done with one, the longest first.
 
-    After a failure the runs under way are finished, and no other is begun.
+    After a failure the runs under way are finished, and no other is begun; at Ctrl-C they end where they are.
     """
     context = multiprocessing.get_context("spawn")
-    begun = (sweeps, context.Value("i", 0), jobs, cpu, graphs)
+    stop = context.Event()
+    begun = (sweeps, context.Value("i", 0), stop, jobs, cpu, graphs)
     order = sorted(todo, key=lambda each: -steps_of(sweeps[each[0]].config, sweeps[each[0]].data))
+    others = multiprocessing.active_children()
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=begun) as pool:
-        futures = {pool.submit(_do, number, pair): sweeps[number] for number, pair in order}
         try:
+            futures = {pool.submit(_do, number, pair): sweeps[number] for number, pair in order}
             for future in as_completed(futures):
                 note(futures[future], future.result())
         except BrokenProcessPool as error:
@@ -183,7 +207,12 @@ def _together(
                 f"jobs: expected all {jobs} processes to finish, got one that died, perhaps for lack of memory. "
                 f"Finished runs are kept: start again with --resume, and with fewer --jobs."
             ) from error
+        except KeyboardInterrupt:
+            for process in set(multiprocessing.active_children()).difference(others):
+                process.terminate()
+            raise
         finally:
+            stop.set()
             pool.shutdown(cancel_futures=True)
 
 
