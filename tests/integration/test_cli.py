@@ -7,6 +7,9 @@ import subprocess
 import sys
 
 import pytest
+import typer
+
+from headway.cli.failures import told
 
 
 def headway(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -62,3 +65,10 @@ def test_bad_arguments_are_named(arguments, message):
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_numbers_that_broke_end_a_command_without_a_traceback(capsys):
+    with pytest.raises(typer.Exit) as ended, told():
+        raise FloatingPointError("scores: expected numbers, got NaN.")
+    assert ended.value.exit_code == 1
+    assert capsys.readouterr().err == "headway: scores: expected numbers, got NaN.\n"

@@ -25,6 +25,6 @@ def told() -> Iterator[None]:
         raise typer.BadParameter(
             f"weights: expected a whole safetensors file, got: {error}. It is damaged: fetch or copy it again."
         ) from None
-    except (RunStopped, OSError) as error:
+    except (RunStopped, OSError, FloatingPointError) as error:
         typer.echo(f"headway: {error}", err=True)
         raise typer.Exit(1) from None

@@ -231,7 +231,10 @@ class Training:
         self._checked()
         with self._off_the_clock(), self.precision():
             self.spread.eval()
-            found = self.evaluate_with(self.forward)
+            try:
+                found = self.evaluate_with(self.forward)
+            except FloatingPointError as error:  # of a search for translations
+                raise RunStopped(f"evaluation: after step {done}, {error} {self._left()}") from error
             self.spread.train()
         if not all(math.isfinite(value) for value in found.values()):
             raise RunStopped(f"evaluation: expected finite numbers, got {found} after step {done}. {self._left()}")
