@@ -196,6 +196,17 @@ def test_more_tokens_than_positions_are_named(folders):
     assert load_model(extends, load_tokenizer(extends.start), 0) is not None
 
 
+def test_a_tokenizer_of_another_model(folders, tmp_path):
+    tokenizer = load_tokenizer(Start(model=str(folders / "bert")))
+    tokenizer.add_tokens(["zzz"])
+    tokenizer.save_pretrained(tmp_path)
+    words = len(tokenizer)
+    with pytest.raises(
+        ValueError, match=rf"tokenizer: expected at most {words - 1} tokens \(from the model\), got {words}"
+    ):
+        loaded(folders, "bert", "builtin:entailment", tokenizer=str(tmp_path))
+
+
 def test_losses_are_sums_over_the_count(folders):
     model, _ = loaded(folders, "bert", "builtin:entailment")
     loss = TransferLoss(model, "classes").train()

@@ -104,6 +104,7 @@ def load_model(config: FinetuneConfig, tokenizer: Any, seed: int) -> PreTrainedM
     start, task = config.start, config.task_set
     settings = AutoConfig.from_pretrained(start.model, **_head(task), **_segments(start, task))
     _check_length(settings, tokenizer, config.protocol.length)
+    _check_words(settings, tokenizer)
     kind = AutoModelForQuestionAnswering if task.kind == "spans" else AutoModelForSequenceClassification
     torch.manual_seed(seed)
     with quiet():
@@ -164,6 +165,15 @@ def _check_length(settings: Any, tokenizer: Any, length: int) -> None:
     most = min(tokenizer.model_max_length, _positions(settings))
     if length > most:
         raise ValueError(f"length: expected at most {most}, all that the model has positions for, got {length}.")
+
+
+def _check_words(settings: Any, tokenizer: Any) -> None:
+    words = getattr(settings, "vocab_size", None)
+    if words is not None and len(tokenizer) > words:
+        raise ValueError(
+            f"tokenizer: expected at most {words} tokens (from the model), got {len(tokenizer)}. "
+            f"Give the tokenizer the model was trained with."
+        )
 
 
 def _positions(settings: Any) -> int:
