@@ -163,6 +163,11 @@ def test_one_file_is_of_the_language_that_its_name_says(tokenizer, nli):
     assert list(data.transfer["xnli"]) == ["th"]
 
 
+def test_baselines_of_a_single_class_name_that_class():
+    found = baseline_scores(asked("builtin:entailment", limit=1))
+    assert found["bag of words"] == found["most frequent"]
+
+
 def test_baselines_read_what_the_encoder_reads():
     both = {"train": ("builtin:entailment@train:invented",), "dev": ("builtin:entailment@dev:invented",)}
     read = []
