@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -37,19 +38,20 @@ class Decoding:
 
     def __post_init__(self) -> None:
         for name in ("beam", "n_best"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}.")
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}.")
         if not self.sample:
             if self.n_best > self.beam:
                 raise ValueError(f"n_best: expected at most beam ({self.beam}), got {self.n_best}. Widen the beam.")
             given = [name for name in ("top_k", "top_p", "seed") if getattr(self, name) is not None]
             if given or self.temperature != 1.0:
                 raise ValueError(f"{', '.join(given) or 'temperature'}: for sampling only. Set sample=True.")
-        if self.max_length_ratio < 0 or self.max_length_plus < 0:
-            raise ValueError(
-                f"max_length_ratio, max_length_plus: expected at least 0, got {self.max_length_ratio} and "
-                f"{self.max_length_plus}."
-            )
+        for name in ("max_length_ratio", "max_length_plus"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: expected a finite number of at least 0, got {getattr(self, name)}.")
+        if not math.isfinite(self.length_penalty):
+            raise ValueError(f"length_penalty: expected a finite number, got {self.length_penalty}.")
         if not self.temperature > 0:
             raise ValueError(
                 f"temperature: expected more than 0, got {self.temperature}. For the best word use beam=1."

@@ -49,13 +49,18 @@ def count_steps(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beam": 0}, "beam: expected at least 1"),
+        ({"beam": 0}, "beam: expected a whole number of at least 1, got 0"),
+        ({"beam": 2.0}, r"beam: expected a whole number of at least 1, got 2\.0"),
+        ({"sample": True, "n_best": 1.5}, r"n_best: expected a whole number of at least 1, got 1\.5"),
         ({"beam": 2, "n_best": 3}, r"n_best: expected at most beam \(2\)"),
         ({"temperature": 0.5}, "temperature: for sampling only"),
         ({"top_k": 5}, "top_k: for sampling only"),
         ({"sample": True, "temperature": 0.0}, "temperature: expected more than 0"),
         ({"sample": True, "top_p": 1.5}, "top_p: expected more than 0 and at most 1"),
-        ({"max_length_plus": -1}, "max_length_plus: expected at least 0"),
+        ({"max_length_plus": -1}, "max_length_plus: expected a finite number of at least 0, got -1"),
+        ({"max_length_ratio": float("nan")}, "max_length_ratio: expected a finite number of at least 0, got nan"),
+        ({"max_length_ratio": float("inf")}, "max_length_ratio: expected a finite number of at least 0, got inf"),
+        ({"length_penalty": float("nan")}, "length_penalty: expected a finite number, got nan"),
     ],
 )
 def test_options_are_checked(options, message):
