@@ -22,10 +22,14 @@ from headway.tasks.training.plan import Optimisation, Rhythm
         ),
         (lambda: Optimisation(steps=1, batch=2.5, learning_rate=1.0), "batch: expected a whole number"),
         (lambda: Optimisation(steps=1, batch=6, accumulate=4, learning_rate=1.0), "batch: expected a multiple of 4"),
-        (lambda: Optimisation(steps=1, batch=1, learning_rate=0.0), "learning_rate: expected above 0"),
+        (lambda: Optimisation(steps=1, batch=1, learning_rate=0.0), "learning_rate: expected a finite number above 0"),
         (
             lambda: Optimisation(steps=1, batch=1, learning_rate=float("nan")),
-            "learning_rate: expected above 0, got nan",
+            "learning_rate: expected a finite number above 0, got nan",
+        ),
+        (
+            lambda: Optimisation(steps=1, batch=1, learning_rate=float("inf")),
+            "learning_rate: expected a finite number above 0, got inf",
         ),
         (lambda: Optimisation(steps=1, batch=1, learning_rate=1.0, warmup=1.0), "warmup: expected a share"),
         (lambda: Optimisation(steps=1, batch=1, learning_rate=1.0, weight_decay=-0.1), "weight_decay: expected"),

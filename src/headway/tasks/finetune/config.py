@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from headway.data.transfer.task_data import TASK_SETS, Reference, task_set
 from headway.data.transfer.task_sets import TaskSet
 from headway.storage import LATER, config_hash, settings
-from headway.tasks.training.plan import at_least
+from headway.tasks.training.plan import above_zero, at_least
 
 SEGMENTS = ("none", "input", "per-head")
 
@@ -78,8 +79,8 @@ class Grid:
         for name, values in (("rates", self.rates), ("seeds", self.seeds)):
             if not values or len(set(values)) < len(values):
                 raise ValueError(f"{name}: expected at least one, and none twice, got {values}.")
-        if min(self.rates) <= 0:
-            raise ValueError(f"rates: expected learning rates above 0, got {self.rates}.")
+        if not all(math.isfinite(rate) and rate > 0 for rate in self.rates):
+            raise ValueError(f"rates: expected finite learning rates above 0, got {self.rates}.")
         for seed in self.seeds:
             at_least("seeds", seed, 0)
 
@@ -122,8 +123,7 @@ class Protocol:
             at_least("evaluate", self.evaluate, 1)
         if not 0 <= self.warmup < 1:
             raise ValueError(f"warmup: expected a share of at least 0 and below 1, got {self.warmup}.")
-        if not self.position_rate > 0:
-            raise ValueError(f"position_rate: expected above 0, got {self.position_rate}.")
+        above_zero("position_rate", self.position_rate)
         if not self.clip > 0 or not self.weight_decay >= 0:
             raise ValueError(
                 f"clip, weight_decay: expected above 0 and at least 0, got {self.clip, self.weight_decay}."

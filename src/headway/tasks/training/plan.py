@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -77,14 +78,12 @@ class Optimisation(Steps):
         for name in ("batch", "accumulate"):
             at_least(name, getattr(self, name), 1)
         self.parts(1)
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate: expected above 0, got {self.learning_rate}.")
+        above_zero("learning_rate", self.learning_rate)
         if not 0 <= self.warmup < 1:
             raise ValueError(f"warmup: expected a share of at least 0 and below 1, got {self.warmup}.")
         if not self.weight_decay >= 0:
             raise ValueError(f"weight_decay: expected at least 0, got {self.weight_decay}.")
-        if not self.position_rate > 0:
-            raise ValueError(f"position_rate: expected above 0, got {self.position_rate}.")
+        above_zero("position_rate", self.position_rate)
 
     def rate(self, step: int) -> float:
         return linear(step, steps=self.steps, warmup=self.warmup, peak=self.learning_rate)
@@ -143,3 +142,8 @@ def check_changes(changes: Mapping[str, Any], chosen: Iterable[str], length: int
 def at_least(name: str, value: int, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}.")
+
+
+def above_zero(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name}: expected a finite number above 0, got {value}.")

@@ -15,7 +15,7 @@ from headway.data.translation.vocabulary import KINDS, VOCAB_SIZE
 from headway.models.translation import TRANSLATION_PRESETS, TranslationConfig, translation_preset
 from headway.storage import config_hash
 from headway.tasks.training.optimizer import fusible, groups
-from headway.tasks.training.plan import Rhythm, Steps, at_least, check_changes
+from headway.tasks.training.plan import Rhythm, Steps, above_zero, at_least, check_changes
 from headway.tasks.training.runs import flat
 from headway.tasks.training.schedule import inverse_square_root
 
@@ -137,10 +137,9 @@ class Optimisation(Steps):
         at_least("tokens", self.tokens, MULTIPLE)
         at_least("step_tokens", self.step_tokens, 1)
         at_least("warmup", self.warmup, 1)
-        if self.learning_rate is not None and not self.learning_rate > 0:
-            raise ValueError(f"learning_rate: expected above 0, got {self.learning_rate}.")
-        if not self.position_rate > 0:
-            raise ValueError(f"position_rate: expected above 0, got {self.position_rate}.")
+        if self.learning_rate is not None:
+            above_zero("learning_rate", self.learning_rate)
+        above_zero("position_rate", self.position_rate)
 
     def rate(self, step: int) -> float:
         assert self.learning_rate is not None  # filled in by TranslateConfig.resolved
