@@ -75,6 +75,12 @@ def test_an_overlap_without_room_is_named(tokenizer):
         windows(tokenizer, [ask(CONTEXT, "w20")], length=20, overlap=9, max_question=8)
 
 
+def test_a_length_without_room_is_named(tokenizer):
+    with pytest.raises(ValueError, match=r"length: expected at least 12 \(8 tokens of question, .*, got 11"):
+        windows(tokenizer, [ask(CONTEXT, "w20")], length=11, overlap=0, max_question=8)
+    assert len(windows(tokenizer, [ask("w20", "w20")], length=12, overlap=0, max_question=8)) == 1
+
+
 def test_questions_without_answer_are_labelled_nowhere(tokenizer):
     made = windows(tokenizer, [Question("q", "who ?", CONTEXT, ())], length=20, overlap=4, max_question=8)
     assert (made.labels == NOWHERE).all()

@@ -49,7 +49,13 @@ def windows(tokenizer: Any, questions: Sequence[Question], *, length: int, overl
     """
     if not tokenizer.is_fast:
         raise ValueError(f"tokenizer: expected a fast one, which knows where tokens stand, got {type(tokenizer)}.")
-    room = length - max_question - tokenizer.num_special_tokens_to_add(pair=True)
+    beside = max_question + tokenizer.num_special_tokens_to_add(pair=True)
+    room = length - beside
+    if room < 1:
+        raise ValueError(
+            f"length: expected at least {beside + 1} ({max_question} tokens of question, the special ones and one of "
+            f"the text), got {length}. Raise it."
+        )
     if overlap >= room:
         raise ValueError(
             f"overlap: expected less than {room} (length {length} less {max_question} tokens of question and the "
