@@ -30,7 +30,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     When the block raises, the temporary path is removed. Missing parent folders are made.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}{LEFTOVER}"
     try:
         yield temporary
@@ -44,6 +44,16 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         _remove(temporary)
         raise
     _fsync(path.parent)
+
+
+def make_folder(path: str | os.PathLike[str]) -> None:
+    """Make a folder and those above it where they are missing; a file in the place of one is named."""
+    path = Path(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        file = next(each for each in (path, *path.parents) if os.path.lexists(each) and not each.is_dir())
+        raise FileExistsError(f"out: expected a folder, got {file}, which is a file. Name another one.") from None
 
 
 def remove_leftovers(folder: str | os.PathLike[str]) -> list[Path]:

@@ -87,6 +87,19 @@ def test_a_folder_appears_whole_and_replaces_nothing(tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["checkpoint"]
 
 
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path):
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
+    for folder, named in (
+        (tmp_path / "file", "file"),
+        (tmp_path / "file/a", "file"),
+        (tmp_path / "nowhere", "nowhere"),
+    ):
+        said = rf"out: expected a folder, got .*/{named}, which is a file"
+        with pytest.raises(FileExistsError, match=said), atomic_path(folder / "new"):
+            pytest.fail("expected it to be met before anything is written")
+
+
 def test_a_block_that_writes_nothing_raises(tmp_path):
     wanted = "nothing: expected a file or folder written"
     with pytest.raises(FileNotFoundError, match=wanted), atomic_path(tmp_path / "nothing"):

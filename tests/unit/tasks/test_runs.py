@@ -99,6 +99,15 @@ def test_a_folder_of_something_else_is_left_alone(folder):
     assert not folder.config_file.exists()
 
 
+@pytest.mark.parametrize("inside", ["", "runs", "runs/first"])
+def test_a_file_where_the_folder_should_be_is_named(tmp_path, inside):
+    (tmp_path / "thesis.txt").write_text("mine")
+    said = r"out: expected a folder, got .*thesis\.txt, which is a file\. Name another one"
+    with pytest.raises(FileExistsError, match=said), RunFolder(tmp_path / "thesis.txt" / inside).held():
+        pass
+    assert (tmp_path / "thesis.txt").read_text() == "mine"
+
+
 def test_the_log_goes_back_to_the_checkpoint(folder):
     folder.open(CONFIG, resume=False)
     lines = [json.dumps({"step": step, "loss": 1.0}) + "\n" for step in (10, 20, 30)]

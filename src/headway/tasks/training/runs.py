@@ -11,7 +11,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from headway.storage import atomic_path, environment, read_json, remove_leftovers, write_json
+from headway.storage import atomic_path, environment, make_folder, read_json, remove_leftovers, write_json
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
@@ -57,7 +57,7 @@ class RunFolder:
         """Keep other processes of this machine out of the folder, until the block ends or this process dies."""
         import fcntl  # not on Windows
 
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
         with (self.path / ".lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
