@@ -377,6 +377,9 @@ def flat(text):
             ("decode", "CORPUS/train.en", "--model", "MODEL", "--n-best", "9"),
             "n_best: expected at most beam (4), got 9",
         ),
+        (("decode", "-", "--model", "MODEL", "--out", "CORPUS"), "which is a folder. Name a file in it."),
+        (("score", "none.en", "--reference", "none.de", "--out", "CORPUS"), "which is a folder. Name a file in it."),
+        (("score", "none.en", "--reference", "none.de", "--out", "CORPUS/train.en/a"), "train.en, which is a file."),
         (("score", "CORPUS/train.en", "--reference", "none.de"), "input: expected a text file, got 'none.de'"),
         (("score", "a", "a", "--reference", "b"), "translations: expected each file once, got a, a"),
         (

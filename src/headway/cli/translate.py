@@ -218,8 +218,9 @@ def decode(
         import torch
 
         from headway.tasks.translate import Translator
-        from headway.tasks.translate.stream import blocks, output
+        from headway.tasks.translate.stream import blocks, check_output, output
 
+        check_output(out)
         if not sample and (temperature, top_k, top_p, seed) != (1.0, None, None, None):
             raise ValueError("temperature, top_k, top_p, seed: expected --sample beside them, got a search without it.")
         if jobs is not None:
@@ -270,8 +271,9 @@ def score(
         from headway.storage import write_json
         from headway.tasks.translate import compare
         from headway.tasks.translate import score as scored
-        from headway.tasks.translate.stream import read_lines
+        from headway.tasks.translate.stream import check_output, read_lines
 
+        check_output(out)
         if len(set(systems)) < len(systems):
             raise ValueError(f"translations: expected each file once, got {', '.join(systems)}.")
         texts = {name: read_lines(name) for name in systems}

@@ -148,6 +148,16 @@ def test_output_is_there_when_it_is_whole(tmp_path):
     assert (tmp_path / "out.txt").read_text(encoding="utf-8") == "wholé\n"
 
 
+def test_output_that_could_not_be_written_is_met_first(tmp_path):
+    (tmp_path / "file").write_text("old")
+    for path, said in (
+        (tmp_path, "a file, got .*, which is a folder"),
+        (tmp_path / "file/a.txt", "a folder, got .*file"),
+    ):
+        with pytest.raises(FileExistsError, match=f"out: expected {said}"), output(str(path)):
+            pytest.fail("expected it to be met before anything is translated")
+
+
 def test_standard_input_gives_lines_as_they_come():
     code = "from headway.tasks.translate.stream import blocks\nfor block in blocks('-'): print(block, flush=True)"
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)

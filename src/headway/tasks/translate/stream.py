@@ -13,7 +13,7 @@ from typing import BinaryIO, TextIO
 
 from headway.data.text.readers import Problems
 from headway.data.translation.readers import lines
-from headway.storage import atomic_path
+from headway.storage import atomic_path, make_folder
 
 BLOCK = 4096  # lines of a file that are sorted by length together
 STANDARD = "-"
@@ -32,9 +32,19 @@ def blocks(source: str) -> Iterator[list[str]]:
         yield block
 
 
+def check_output(path: str | None) -> None:
+    """Raise where a file could not be written in the end; None and "-" are standard output."""
+    if path is None or path == STANDARD:
+        return
+    if Path(path).is_dir():
+        raise FileExistsError(f"out: expected a file, got {path}, which is a folder. Name a file in it.")
+    make_folder(Path(path).parent)
+
+
 @contextmanager
 def output(path: str | None) -> Iterator[TextIO]:
     """A file that is there when it is whole, or standard output."""
+    check_output(path)
     with nullcontext() if path in (None, STANDARD) else atomic_path(str(path)) as temporary:
         if temporary is None:
             yield sys.stdout
