@@ -378,6 +378,21 @@ def flat(text):
             "n_best: expected at most beam (4), got 9",
         ),
         (("decode", "-", "--model", "MODEL", "--out", "CORPUS"), "which is a folder. Name a file in it."),
+        (
+            ("decode", "none.txt", "--model", "nowhere", "--sample", "--beam", "7"),
+            "beam: expected none beside --sample",
+        ),
+        (
+            ("decode", "none.txt", "--model", "nowhere", "--max-length-ratio", "nan"),
+            "max_length_ratio: expected a finite",
+        ),
+        (("decode", "none.txt", "--model", "MODEL", "--tokens", "0"), "tokens: expected at least 1, got 0"),
+        (
+            ("score", "none.en", "--reference", "none.de", "--samples", "9"),
+            "samples: expected several files to compare",
+        ),
+        (("score", "none.en", "--reference", "none.de", "--jobs", "2"), "Leave --jobs out."),
+        (("score", "a", "b", "--reference", "none.de", "--jobs", "0"), "jobs: expected at least 1, got 0"),
         (("score", "none.en", "--reference", "none.de", "--out", "CORPUS"), "which is a folder. Name a file in it."),
         (("score", "none.en", "--reference", "none.de", "--out", "CORPUS/train.en/a"), "train.en, which is a file."),
         (("score", "CORPUS/train.en", "--reference", "none.de"), "input: expected a text file, got 'none.de'"),

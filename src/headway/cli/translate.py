@@ -182,7 +182,7 @@ def decode(
     model: Annotated[str, typer.Option(help="Folder such as model/ of a run.")],
     source: Annotated[str, typer.Argument(metavar="INPUT", help="Text file, a sentence a line; - is standard input.")],
     out: Annotated[str | None, typer.Option(help="File to write, whole or not at all; else standard output.")] = None,
-    beam: Annotated[int, typer.Option(help="Hypotheses that live at a time; 1 is greedy.")] = 4,
+    beam: Annotated[int | None, typer.Option(help="Hypotheses that live at a time; 1 is greedy; else 4.")] = None,
     length_penalty: Annotated[float, typer.Option(help="Alpha of ((5 + length) / 6)^alpha.")] = 0.6,
     n_best: Annotated[
         int, typer.Option(help="Translations a line; above 1 as lines of NUMBER TAB SCORE TAB TEXT.")
@@ -217,21 +217,27 @@ def decode(
     with told():
         import torch
 
+        from headway.models.translation import Decoding
         from headway.tasks.translate import Translator
         from headway.tasks.translate.stream import blocks, check_output, output
 
         check_output(out)
         if not sample and (temperature, top_k, top_p, seed) != (1.0, None, None, None):
             raise ValueError("temperature, top_k, top_p, seed: expected --sample beside them, got a search without it.")
+        if sample and beam is not None:
+            raise ValueError("beam: expected none beside --sample, which does not search, got both. Leave --beam out.")
+        decoding: dict[str, Any] = {"length_penalty": length_penalty, "n_best": n_best}
+        decoding |= {"max_length_ratio": max_length_ratio, "max_length_plus": max_length_plus}
+        if sample:
+            decoding |= {"sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+        elif beam is not None:
+            decoding["beam"] = beam
+        Decoding(**decoding)  # refuses before the model is read
         if jobs is not None:
             if jobs < 1:
                 raise ValueError(f"jobs: expected at least 1, got {jobs}.")
             torch.set_num_threads(jobs)
         translator = Translator.load(model, device="cpu" if cpu else None, limit=limit, tokens=tokens)
-        decoding: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty, "n_best": n_best}
-        decoding |= {"max_length_ratio": max_length_ratio, "max_length_plus": max_length_plus}
-        if sample:
-            decoding |= {"sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
         done = 0
         with output(out) as file:
             for block in blocks(source):
@@ -252,8 +258,10 @@ def score(
         list[str], typer.Argument(metavar="TRANSLATIONS...", help="Text files; several are compared with the first.")
     ],
     reference: Annotated[list[str], typer.Option(help="Text file; may be given several times.")],
-    samples: Annotated[int, typer.Option(help="Of the paired bootstrap.")] = 1000,
-    jobs: Annotated[int, typer.Option(help="Processes, for several systems.")] = 1,
+    samples: Annotated[
+        int | None, typer.Option(help="Of the paired bootstrap, for several systems; else 1000.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes, for several systems; else 1.")] = None,
     out: Annotated[str | None, typer.Option(help="Also write the numbers, as JSON.")] = None,
 ) -> None:
     """Score translations with SacreBLEU and chrF, and compare systems with its paired bootstrap.
@@ -276,6 +284,12 @@ def score(
         check_output(out)
         if len(set(systems)) < len(systems):
             raise ValueError(f"translations: expected each file once, got {', '.join(systems)}.")
+        for name, value in (("samples", samples), ("jobs", jobs)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: expected at least 1, got {value}.")
+            if value is not None and len(systems) < 2:
+                raise ValueError(f"{name}: expected several files to compare, got {systems[0]}. Leave --{name} out.")
+        samples, jobs = samples or 1000, jobs or 1
         texts = {name: read_lines(name) for name in systems}
         references = [read_lines(name) for name in reference]
         found = {name: scored(lines, references) for name, lines in texts.items()}

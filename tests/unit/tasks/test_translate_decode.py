@@ -83,6 +83,8 @@ def test_n_best_of_a_line_in_parts(words):
     ("options", "message"),
     [
         ({"limit": 1}, "limit: expected at least 2 tokens, got 1"),
+        ({"tokens": 0}, "tokens: expected at least 1, got 0"),
+        ({"tokens": -5}, "tokens: expected at least 1, got -5"),
         ({"limit": 13}, "limit: expected at most 12, all positions that learned has, got 13"),
     ],
 )

@@ -52,6 +52,8 @@ def test_a_paired_bootstrap_tells_systems_apart():
         (lambda: score([], [[]]), "translations: expected at least one, got none"),
         (lambda: score(["a"], [["a"], ["a", "b"]]), r"references\[1\]: expected 1 lines, .* got 2"),
         (lambda: compare({"one": ["a"]}, [["a"]]), "systems: expected at least two to compare, got 1"),
+        (lambda: compare({"one": ["a"], "two": ["a"]}, [["a"]], samples=0), "samples: expected at least 1, got 0"),
+        (lambda: compare({"one": ["a"], "two": ["a"]}, [["a"]], jobs=0), "jobs: expected at least 1, got 0"),
         (lambda: compare({"one": ["a"], "two": ["a", "b"]}, [["a"]]), r"references\[0\] for two: expected 2 lines"),
     ],
 )

@@ -57,6 +57,8 @@ class Translator:
             raise ValueError(
                 f"limit: expected at most {longest}, all positions that {model.config.encoding} has, got {limit}."
             )
+        if tokens < 1:
+            raise ValueError(f"tokens: expected at least 1, got {tokens}. A batch has at least one source.")
         if len(tokenizer) > model.config.vocab_size:
             raise ValueError(
                 f"tokenizer: expected at most {model.config.vocab_size} tokens (from the model), got {len(tokenizer)}."

@@ -87,8 +87,9 @@ def compare(
 
     if len(systems) < 2:
         raise ValueError(f"systems: expected at least two to compare, got {len(systems)}.")
-    if samples < 1:
-        raise ValueError(f"samples: expected at least 1, got {samples}.")
+    for name, value in (("samples", samples), ("jobs", jobs)):
+        if value < 1:
+            raise ValueError(f"{name}: expected at least 1, got {value}.")
     for name, texts in systems.items():
         for number, reference in enumerate(references):
             _check_length(f"references[{number}] for {name}", len(texts), len(reference))
