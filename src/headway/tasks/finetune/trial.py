@@ -211,6 +211,8 @@ class Run:
         try:
             found = self.scores(each.encoded)
         except ValueError as error:  # on a CPU, attention refuses a bias that is not finite
+            if all(bool(each.isfinite().all()) for each in self.loss.parameters()):
+                raise
             raise self._diverged(step) from error
         if not are_finite(found, each.encoded):
             raise self._diverged(step)
