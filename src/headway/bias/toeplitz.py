@@ -52,6 +52,9 @@ class Toeplitz(Bias):
             )
         reach = table.shape[-1] // 2
         first, last = -(q_start + q_len - 1), k_len - 1 - q_start  # least and greatest offset asked for
+        if torch.compiler.is_exporting():  # to be run at any length, and without gradients
+            asked = torch.arange(q_len + k_len - 1, device=table.device) + first
+            return cls(table[..., asked.clamp(-reach, reach) + reach], q_len)
         below, above = min(last, -reach - 1) - first + 1, last - max(first, reach + 1) + 1
         inner = table[..., max(first + reach, 0) : max(last + reach + 1, 0)]
         if below <= 0 and above <= 0:

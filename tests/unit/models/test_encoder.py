@@ -270,3 +270,15 @@ def test_documents_of_other_rows_and_a_single_sequence_are_named():
         model(torch.ones(1, 10, dtype=torch.long), documents=torch.zeros(3, 10, dtype=torch.long))
     with pytest.raises(ValueError, match=r"input_ids: expected \(B, L\), got 1 axes"):
         model(torch.ones(10, dtype=torch.long))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # of the exporter's own code
+@pytest.mark.parametrize("name", ["diet-rel", "diet-abs", "t5", "tupe-rel", "shaw", "rope"])
+def test_exported_for_any_length(name):
+    model, length = build(encoding=name), torch.export.Dim("length", min=2, max=16)
+    exported = torch.export.export(
+        model, (torch.ones(3, 9, dtype=torch.long),), dynamic_shapes={"input_ids": {1: length}}, strict=False
+    ).module()
+    for length in (2, 9, 16):
+        tokens = torch.randint(1, 29, (3, length))
+        assert_close(exported(tokens).last_hidden_state, model(tokens).last_hidden_state, **EXACT)
