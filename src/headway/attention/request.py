@@ -194,7 +194,7 @@ def _masking(
     if mask is not None:
         _check_mask(mask, (batch, heads, q_len, k_len), q.device)
     if lengths is not None:
-        _check_lengths(lengths, batch, k_len, q.device)
+        check_lengths(lengths, batch, k_len, q.device)
     q_documents, k_documents = _documents(documents, batch, q_len, k_len, q.device)
     return Masking(
         q_len=q_len,
@@ -224,7 +224,7 @@ def _check_mask(mask: Tensor, shape: tuple[int, int, int, int], device: torch.de
         raise ValueError(f"mask: expected device {device} (from q), got {mask.device}. Move it with .to().")
 
 
-def _check_lengths(lengths: Tensor, batch: int, k_len: int, device: torch.device) -> None:
+def check_lengths(lengths: Tensor, batch: int, k_len: int, device: torch.device) -> None:
     if not isinstance(lengths, Tensor) or lengths.is_floating_point() or lengths.dtype == torch.bool:
         got = dtype_name(lengths.dtype) if isinstance(lengths, Tensor) else type(lengths).__name__
         raise TypeError(f"lengths: expected an integer tensor (B,), got {got}.")

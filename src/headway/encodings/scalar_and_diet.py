@@ -180,8 +180,8 @@ def rows_at(
     documents: Tensor | None,  # (B, Lk)
 ) -> Tensor:  # (B|1, H|1, length, R)
     """The table's rows for positions start to start + length, counted anew in each packed text."""
-    if documents is None and torch.compiler.is_exporting():  # to be run at any length; a slice would cut at one
-        return table[None, :, torch.arange(start, start + length, device=table.device)]
     if documents is None:
+        if torch.compiler.is_exporting():  # to be run at any length; the slice of a whole table would fix it
+            return table[None, :, torch.arange(start, start + length, device=table.device)]
         return table[None, :, start : start + length]
     return table[:, positions(length, start, documents)].transpose(0, 1)

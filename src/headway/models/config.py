@@ -58,7 +58,7 @@ class EncoderConfig(PreTrainedConfig):  # type: ignore[misc]
     tie_word_embeddings: bool = True
 
     def __post_init__(self, **kwargs: Any) -> None:
-        _check_names(kwargs, [known.name for known in fields(self)], {"hidden_act": "gelu"})
+        _check_names(kwargs, [known.name for known in fields(self)], {**FIXED, "hidden_act": "gelu"})
         super().__post_init__(**kwargs)
         self._check_sizes()
         self._check_attention()
@@ -170,9 +170,7 @@ OTHER_NAMES = {  # as encodings and other libraries call them
     "encoder_attention_heads": "num_attention_heads",
     "decoder_attention_heads": "num_attention_heads",
 }
-FIXED = {  # what other libraries' models can change and ours cannot, with what ours do
-    "hidden_act": "relu",
-    "activation_function": "relu",
+FIXED: dict[str, Any] = {  # what other libraries' models can change and ours cannot, with what ours do
     "position_embedding_type": "absolute",
     "is_decoder": False,
     "add_cross_attention": False,
@@ -183,7 +181,7 @@ OF_ONE = (  # that one of our models has and the other has not
 )  # fmt: skip
 
 
-def _check_names(names: Mapping[str, Any], known: list[str], own: Mapping[str, Any]) -> None:
+def _check_names(names: Mapping[str, Any], known: list[str], fixed: Mapping[str, Any]) -> None:
     """transformers keeps any name it does not know; one that was meant to be another, or to change what a model does,
     must not be lost that way."""
     options = {option for kind in ENCODINGS.values() for option in option_names(kind)}
@@ -196,10 +194,8 @@ def _check_names(names: Mapping[str, Any], known: list[str], own: Mapping[str, A
             raise ValueError(f"{name}: no such setting. Did you mean {meant!r}?")
         if name == "num_layers":
             raise ValueError("num_layers: no such setting. Did you mean 'encoder_layers' and 'decoder_layers'?")
-        if name in FIXED and value not in (None, {**FIXED, **own}[name]):
-            raise ValueError(
-                f"{name}: no such setting; it is {({**FIXED, **own})[name]!r} in all our models, got {value!r}."
-            )
+        if name in fixed and value not in (None, fixed[name]):
+            raise ValueError(f"{name}: no such setting; here it is always {fixed[name]!r}, got {value!r}.")
         if name in OF_ONE:
             raise ValueError(f"{name}: this kind of model has no such setting. It has {', '.join(known)}.")
 

@@ -115,7 +115,9 @@ class EncoderModel(EncoderPreTrainedModel):
             )
         batch, length, _ = x.shape
         for name, ids in (("token_type_ids", token_type_ids), ("documents", documents)):
-            if ids is not None and tuple(ids.shape) not in ((batch, length), (1, length)):
+            if ids is None:
+                continue
+            if ids.dim() != 2 or ids.shape[1] != length or (ids.shape[0] != 1 and ids.shape[0] != batch):
                 raise ValueError(f"{name}: expected {(batch, length)} (from the input), got {tuple(ids.shape)}.")
         if self.projection is not None and documents is not None:
             raise NotImplementedError(

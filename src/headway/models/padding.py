@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from headway.attention.request import check_lengths
 from headway.running import may_read
 
 
@@ -21,7 +22,7 @@ def padding(
     """
     if attention_mask is None:
         if lengths is not None:
-            _check_lengths(lengths, shape)
+            check_lengths(lengths, *shape, lengths.device)
         return lengths, None
     if lengths is not None:
         raise ValueError("lengths: expected no attention_mask beside them, got both. They say the same; pass one.")
@@ -31,7 +32,8 @@ def padding(
                 f"attention_mask: expected boolean where it has {attention_mask.dim()} axes, True = may attend, "
                 f"got {attention_mask.dtype}. Compare to make it boolean (mask > 0)."
             )
-        if attention_mask.shape[-1] != shape[1] or attention_mask.shape[0] not in (1, shape[0]):
+        rows = attention_mask.shape[0]
+        if attention_mask.shape[-1] != shape[1] or (rows != 1 and rows != shape[0]):
             raise ValueError(
                 f"attention_mask: expected a first axis of {shape[0]} and a last one of {shape[1]} (from the input), "
                 f"got {tuple(attention_mask.shape)}."
@@ -48,17 +50,6 @@ def padding(
         if torch.equal(keep, torch.arange(shape[1]) < counted[:, None]):
             return (None if bool(keep.all()) else counted), None
     return None, keep[:, None, None, :]
-
-
-def _check_lengths(lengths: Tensor, shape: tuple[int, int]) -> None:
-    batch, length = shape
-    if tuple(lengths.shape) != (batch,) or lengths.is_floating_point():
-        raise ValueError(
-            f"lengths: expected whole numbers ({batch},), one for each row, got {tuple(lengths.shape)} of "
-            f"{lengths.dtype}."
-        )
-    if may_read(lengths) and bool(((lengths < 0) | (lengths > length)).any()):
-        raise ValueError(f"lengths: expected 0 to {length} (from the input), got {lengths.tolist()}.")
 
 
 def kept(

@@ -1,0 +1,69 @@
+"""Processes that share the runs of a sweep, and what ends them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import pytest
+
+SHARED = """
+import os, sys, time
+from pathlib import Path
+from types import SimpleNamespace
+from headway.tasks.finetune import workers
+
+class Stub:
+    def __init__(self, sweeps, **options):
+        pass
+
+    def do(self, number, pair):
+        Path(sys.argv[1], f"run-{pair[1]}").write_text(str(os.getpid()))
+        time.sleep(600)
+
+workers.Worker, workers.steps_of = Stub, lambda config, data: 1  # in the processes of the pool, too
+
+if __name__ == "__main__":
+    todo = [(0, (1e-3, seed)) for seed in range(6)]
+    sweep = SimpleNamespace(config=None, data=None)
+    workers._together([sweep], todo, jobs=2, cpu=True, graphs=False, note=lambda *_: None)
+"""
+
+
+def is_alive(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def soon(true, seconds=60):
+    end = time.monotonic() + seconds
+    while not true() and time.monotonic() < end:
+        time.sleep(0.02)
+    return true()
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_processes_that_share_runs_end_with_the_one_that_shares_them_out(tmp_path, sent):
+    """And begin no other run before they do."""
+    (tmp_path / "shared.py").write_text(SHARED)
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    command = [sys.executable, str(tmp_path / "shared.py"), str(runs)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        assert soon(lambda: sum(bool(each.read_text()) for each in runs.iterdir()) == 2)
+        process.send_signal(sent)
+        process.wait(60)
+        shared = [int(each.read_text()) for each in runs.iterdir()]
+        assert soon(lambda: not any(map(is_alive, shared)))
+        assert len(list(runs.iterdir())) == 2
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
