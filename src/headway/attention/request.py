@@ -224,13 +224,14 @@ def _check_mask(mask: Tensor, shape: tuple[int, int, int, int], device: torch.de
         raise ValueError(f"mask: expected device {device} (from q), got {mask.device}. Move it with .to().")
 
 
-def check_lengths(lengths: Tensor, batch: int, k_len: int, device: torch.device) -> None:
+def check_lengths(lengths: Tensor, batch: int, k_len: int, device: torch.device | None = None) -> None:
+    """Raise unless lengths are one of 0 to `k_len` for each sequence, on the device if one is named."""
     if not isinstance(lengths, Tensor) or lengths.is_floating_point() or lengths.dtype == torch.bool:
         got = dtype_name(lengths.dtype) if isinstance(lengths, Tensor) else type(lengths).__name__
         raise TypeError(f"lengths: expected an integer tensor (B,), got {got}.")
     if tuple(lengths.shape) != (batch,):
         raise ValueError(f"lengths: expected one length per sequence, ({batch},), got {tuple(lengths.shape)}.")
-    if lengths.device != device:
+    if device is not None and lengths.device != device:
         raise ValueError(f"lengths: expected device {device} (from q), got {lengths.device}. Move it with .to().")
     if may_read(lengths):
         low, high = int(lengths.min()), int(lengths.max())

@@ -22,10 +22,12 @@ def padding(
     """
     if attention_mask is None:
         if lengths is not None:
-            check_lengths(lengths, *shape, lengths.device)
+            check_lengths(lengths, *shape)
         return lengths, None
     if lengths is not None:
         raise ValueError("lengths: expected no attention_mask beside them, got both. They say the same; pass one.")
+    if not isinstance(attention_mask, Tensor):
+        raise TypeError(f"attention_mask: expected a tensor (B, L), got {type(attention_mask).__name__}.")
     if attention_mask.dim() in (3, 4):
         if attention_mask.dtype != torch.bool:
             raise TypeError(

@@ -254,6 +254,8 @@ def test_dropout_is_of_training_only():
         ({"lengths": torch.tensor([3])}, r"lengths: expected one length per sequence, \(2,\), got \(1,\)"),
         ({"lengths": torch.tensor([3, 12])}, "lengths: expected 0 to 10 .*got 3 to 12"),
         ({"lengths": torch.tensor([2.5, 3.0])}, "lengths: expected an integer tensor"),
+        ({"lengths": [3, 4]}, r"lengths: expected an integer tensor \(B,\), got list"),
+        ({"attention_mask": [[1] * 10] * 2}, r"attention_mask: expected a tensor \(B, L\), got list"),
         ({"attention_mask": torch.ones(2, 1, 1, 1, dtype=torch.bool)}, "attention_mask: expected .* a last one of 10"),
         ({"token_type_ids": torch.zeros(3, 10, dtype=torch.long)}, r"token_type_ids: expected \(2, 10\)"),
     ],
