@@ -21,7 +21,7 @@ def test_blocks_share_keys_only_where_the_batch_is_too_small(batch, heads, lengt
 
 
 def rank(turn: int, member: int, teams: int, item: int, key_blocks: int, tile: int, tiles: int, seen: int) -> int:
-    """As `Walk::rank` in hopper_backward.cu."""
+    """As `Walk::rank` in hopper_walk.cuh."""
     start, first = item * key_blocks, turn // teams * teams
     begin, end = max(0, start - first), min(teams, start + seen - first)
     begun = ((tile + 1) * teams + tiles - 1) // tiles

@@ -4,8 +4,8 @@
 // A block has two groups of 128 threads; each owns 64 keys and goes over the queries in tiles of 64. The gradient of q is
 // summed over the block's 128 keys by the tensor cores, over all keys in memory (`sums_q`): `teams` blocks share the keys of
 // a sequence and head, and take turns at each tile of queries in an order that is always the same (`rank`). So every sum
-// has one order, and scores are made once. Four more warps work beside: the loader brings tiles, the carrier takes
-// gradients of q to memory and, for whoever comes last, brings what the others summed, and two adders see to SUMS.
+// has one order, and scores are made once. Four more warps work beside: the loader brings tiles (hopper_loader.cuh), the
+// carrier takes gradients of q to memory (hopper_carrier.cuh), and two adders see to SUMS.
 //
 // All blocks that share keys must run at the same time; they start at different tiles, so that turns are rarely waited for.
 //
@@ -26,77 +26,9 @@
 #include "hopper_bias.cuh"
 #include "hopper_walk.cuh"
 #include "hopper_diagonals.cuh"
-
-#if defined(KEYS) || defined(VALUES)
-#define RELATIVE
-#include "hopper_relative.cuh"
-constexpr bool WIDE = SEEN > 7;                                    // beyond, three stages do not fit
-constexpr int ROWS_BYTES = TILE / 8 * SEEN * FRAGMENT * 2;         // what a tile of queries looks up of a table
-constexpr int GROUP_BYTES = 2 * TILE * 4;                          // its lse and delta, as they are to a group's keys
-#ifdef BFLOAT16
-constexpr u32 ONES = 0x3f803f80;  // two
-#else
-constexpr u32 ONES = 0x3c003c00;
-#endif
-__device__ __forceinline__ void add_to(float* to, float number) {  // of a place only one warp does so, in order
-    asm volatile("red.global.add.f32 [%0], %1;\n" ::"l"(to), "f"(number) : "memory");
-}
-#else
-constexpr bool WIDE = false;
-constexpr int ROWS_BYTES = 0, GROUP_BYTES = 0;
-#endif
-
-constexpr int STAGES = WIDE ? 2 : 3;           // of queries and gradients of the output
-constexpr int SLOT_BYTES = TILE * TILE * 4;    // a tile of the gradient of q
-constexpr int WARPS = 8;                       // that compute
-
-// Shared memory, from a multiple of 1024 on.
-constexpr int AT_QUERIES = 0;                                     // (STAGES, q and grad)
-constexpr int AT_KEYS = AT_QUERIES + STAGES * 2 * TILE_BYTES;     // (2, k of both groups, v of both groups)
-constexpr int AT_DS = AT_KEYS + 2 * 4 * TILE_BYTES;               // (2, groups): keys x queries
-constexpr int AT_SLOTS = AT_DS + 2 * 2 * TILE_BYTES;              // (2,)
-constexpr int AT_NUMBERS = AT_SLOTS + 2 * SLOT_BYTES;             // (STAGES,): see below
-constexpr int OF_DELTA = GROUP_BYTES ? 2 * GROUP_BYTES : TILE * 4;  // behind lse, or lse and delta of both groups
-constexpr int NOISE = OF_DELTA + TILE * 4;                        // of the queries
-constexpr int OF_STEPS = NOISE + TILE * 4;                        // SEGMENTS: steps and segments of the queries
-constexpr int OF_SEGMENTS = OF_STEPS + SEGMENTED * TILE * 4;
-constexpr int OF_BIAS = OF_SEGMENTS + SEGMENTED * TILE * 4;       // the bias
-constexpr int OF_ROWS = OF_BIAS + BIAS_BYTES;                     // RELATIVE: of keys, and of values
-constexpr int NUMBERS_BYTES = OF_ROWS + 2 * ROWS_BYTES;
-constexpr int AT_BARRIERS = AT_NUMBERS + STAGES * NUMBERS_BYTES;
-constexpr int AT_MODES = AT_BARRIERS + 160;
-constexpr int AT_LINES = AT_MODES + 16;                           // SUMS: of each group
-constexpr int AT_ONES = (AT_MODES + 16 + 1023) / 1024 * 1024;     // KEYS: (8, 64): ones, in row r > 0 of the first 8 * r keys
-
-enum Barriers {
-    QUERIES_IN = 0, QUERIES_OUT = 3, KEYS_IN = 6, KEYS_OUT = 8, DS_IN = 10, SLOT_READY = 12, SLOT_DONE = 14,
-    DS_OUT = 16,  // SUMS: (groups, 2)
-};
-enum Modes { EMPTY, ALONE, SUMMED };  // what a slot holds for the groups: fill it; nothing to add; what others summed
-
-// d (64 x 32) = a^T b: a (16 x 64) and b (16 x 32) with columns side by side.
-#define NUMBERS16 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}"
-#define ALL16(how, d) FOUR(how, d, 0), FOUR(how, d, 4), FOUR(how, d, 8), FOUR(how, d, 12)
-__device__ __forceinline__ void multiply_columns(float (&d)[16], u32 a, u32 b) {  // 128 rows in two tiles
-#define COLUMNS(first) "{\n.reg .b64 a, b;\nmov.b64 a, {%16, 0x40000040};\nmov.b64 b, {%17, 0x40000040};\n"                 \
-    "wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPE "." TYPE " " NUMBERS16 ", a, b, " first ", 1, 1, 1, 1;\n}\n"
-    asm volatile(COLUMNS("0") : ALL16("=f", d) : "r"(a), "r"(b));
-#pragma unroll
-    for (int step = 1; step < 8; step++)
-        asm volatile(COLUMNS("1") : ALL16("+f", d) : "r"(a + (2048 >> 4) * step), "r"(b + (2048 >> 4) * step));
-}
-
-#ifdef KEYS
-// d (64 x 8) = a^T b^T: a (64 x 64) with columns side by side, b (8 x 64) in rows.
-__device__ __forceinline__ void multiply_narrow(float (&d)[4], u32 a, u32 b) {
-#define NARROW(first) "{\n.reg .b64 a, b;\nmov.b64 a, {%4, 0x40000040};\nmov.b64 b, {%5, 0x40000040};\n"                    \
-    "wgmma.mma_async.sync.aligned.m64n8k16.f32." TYPE "." TYPE " {%0, %1, %2, %3}, a, b, " first ", 1, 1, 1, 0;\n}\n"
-    asm volatile(NARROW("0") : FOUR("=f", d, 0) : "r"(a), "r"(b));
-#pragma unroll
-    for (int step = 1; step < 4; step++)
-        asm volatile(NARROW("1") : FOUR("+f", d, 0) : "r"(a + (2048 >> 4) * step), "r"(b + 2 * step));
-}
-#endif
+#include "hopper_backward.cuh"
+#include "hopper_carrier.cuh"
+#include "hopper_loader.cuh"
 
 extern "C" __global__ void __launch_bounds__(384, 1) backward(
     const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
@@ -122,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     double scale, const u32* noise, double dropout) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 base = (u32)__cvta_generic_to_shared(shared);
-    auto barrier = [&](int which) { return base + AT_BARRIERS + 8 * which; };
+    auto barrier = [&](int which) { return barrier_at(base, which); };
     int* modes = (int*)(shared + AT_MODES);
 
     const int group = uniform(threadIdx.x >> 7), lane = threadIdx.x & 31;
@@ -154,14 +86,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
 #endif
     __syncthreads();
     Walk walk = {lengths, batch, slot, slots, member, teams, key_blocks, tiles, shift, k_len, causal};
-#ifdef RELATIVE
-    auto end_of = [&](int of) {  // of the tables, at which all pairs of a group's tile are, and count; 0: they are looked up
-        const int start_q = walk.tile * TILE, start_k = walk.start_k + of * TILE;
-        const int first = start_k - start_q - (TILE - 1) - begin, last = first + 2 * (TILE - 1);
-        if (start_q + TILE > q_len || start_k + TILE > walk.length || (causal && last + begin > shift)) return 0;
-        return side_of(first, last);
-    };
-#endif
 
     // Of 384 times 168 registers, those that move data leave most to those that compute.
     if (group == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 56;\n");
@@ -185,166 +109,21 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
 #endif
         return;
     }
-    if (threadIdx.x >= 288) {  // the carrier
+    if (threadIdx.x >= 288) {
         if (threadIdx.x > 288 || !walk.begin()) return;
-        const long long place = ((long long)slot * heads + head) * ways;
-        u32* pending = nullptr;  // the counter of a copy on its way
-        auto copied = [&] {      // all copies have arrived, and the others may know
-            asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
-            if (!pending) return;
-            asm volatile("fence.proxy.async.global;\n" ::: "memory");
-            asm volatile("red.release.gpu.global.add.u32 [%0], 1;\n" ::"l"(pending) : "memory");
-            pending = nullptr;
-        };
-        auto my_turn = [&](const Carry& carry) {
-            if (teams == 1) {
-                if (tiles <= 2) copied();  // else the copy of this tile before is long done
-                return;
-            }
-            u32 count;
-            for (;;) {
-                asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(count) : "l"(counters + carry.tile) : "memory");
-                if (count == carry.expected) break;
-                copied();
-            }
-            asm volatile("fence.proxy.async.global;\n" ::: "memory");
-        };
-        // The slot is free: what was copied from it has been read, and the groups are done with it.
-        auto prepare = [&](int t, const Carry& carry) {
-            const u32 at = t & 1, ready = barrier(SLOT_READY + at);
-            modes[at] = carry.rank + 1 < carry.seen ? EMPTY : (carry.seen > 1 ? SUMMED : ALONE);
-            if (modes[at] == SUMMED) {
-                my_turn(carry);
-                arrive_and_expect(ready, SLOT_BYTES);
-                fetch(base + AT_SLOTS + at * SLOT_BYTES, sums_q + carry.tile * (TILE * TILE), SLOT_BYTES, ready);
-            } else {
-                arrive(ready);
-            }
-        };
-        int t = 0;
-        Carry now = walk.carry(place, ways), then = now;
-        bool prepared = false, more;
-        do {
-            if (!prepared) prepare(t, now);
-            more = walk.next();
-            prepared = false;
-            if (more) {
-                then = walk.carry(place, ways);
-                if (teams == 1 || then.rank + 1 < then.seen) {
-                    asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
-                    prepare(t + 1, then);
-                    prepared = true;
-                }
-            }
-            const u32 at = t & 1, here = base + AT_SLOTS + at * SLOT_BYTES;
-            if (!has_come(barrier(SLOT_DONE + at), (t >> 1) & 1)) {
-                if (pending) copied();
-                wait(barrier(SLOT_DONE + at), (t >> 1) & 1);
-            }
-            if (now.rank + 1 == now.seen) {
-                if (teams > 1) {
-                    if (now.seen == 1) my_turn(now);
-                    if (pending) copied();
-                    asm volatile("red.release.gpu.global.add.u32 [%0], %1;\n"
-                                 ::"l"(counters + now.tile), "r"(1 + key_blocks - now.seen) : "memory");
-                }
-            } else {
-                my_turn(now);
-                float* memory = sums_q + now.tile * (TILE * TILE);
-                if (pending) copied();
-                if (now.rank == 0)
-                    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
-                                 ::"l"(memory), "r"(here), "n"(SLOT_BYTES) : "memory");
-                else
-                    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n"
-                                 ::"l"(memory), "r"(here), "n"(SLOT_BYTES) : "memory");
-                asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
-                if (teams > 1) pending = counters + now.tile;
-            }
-            now = then;
-            t++;
-        } while (more);
-        copied();
+        Carrier{base, modes, walk, sums_q, counters, ((long long)slot * heads + head) * ways, ways}.run();
         return;
     }
 
-    if (threadIdx.x >= 256) {  // the loader
+    if (threadIdx.x >= 256) {
         if (!walk.begin()) return;
-        Ring<STAGES> stage;
-        Ring<2> block;
-        int turn = -1;
-        do {
-            if (walk.turn != turn) {
-                turn = walk.turn;
-                if (lane == 0) {
-                    const u32 keys = base + AT_KEYS + block.at * 4 * TILE_BYTES, full = barrier(KEYS_IN + block.at);
-                    wait(barrier(KEYS_OUT + block.at), block.parity ^ 1);
-                    arrive_and_expect(full, 4 * TILE_BYTES);
-                    for (int i = 0; i < 2; i++) {
-                        fetch_tile(keys + i * TILE_BYTES, k_map, walk.start_k + i * TILE, head / groups, walk.b, full);
-                        fetch_tile(keys + (2 + i) * TILE_BYTES, v_map, walk.start_k + i * TILE, head / groups, walk.b, full);
-                    }
-                }
-                block.next();
-            }
-            const int start_q = walk.tile * TILE;
-            const u32 queries = base + AT_QUERIES + stage.at * 2 * TILE_BYTES, full = barrier(QUERIES_IN + stage.at);
-            const u32 numbers = base + AT_NUMBERS + stage.at * NUMBERS_BYTES;
-            wait(barrier(QUERIES_OUT + stage.at), stage.parity ^ 1);
-            if (lane == 0) {
+        Loader{
+            base, walk, q_map, k_map, v_map, grad_map, lse, delta, table + (long long)head * table_head, padded, before,
+            steps, q_segments, q_padded, q_segments_batch, noise, dropout, head, heads, groups, q_len,
 #ifdef RELATIVE
-                const bool close = end_of(0) == 0 || end_of(1) == 0;
-                const int more = close ? ((key_rows != nullptr) + (value_rows != nullptr)) * ROWS_BYTES : 0;
-                const long long rows = (((long long)walk.b * heads + head) * tiles + walk.tile) * (ROWS_BYTES / 2);
-#else
-                const int more = 0;
+            key_rows, value_rows, ends, begin,
 #endif
-                arrive_and_expect(full, 2 * TILE_BYTES + BIAS_BYTES + (NOISY + 2 * SEGMENTED) * TILE * 4 + more);
-#ifdef KEYS
-                if (close) fetch(numbers + OF_ROWS, key_rows + rows, ROWS_BYTES, full);
-#endif
-#ifdef VALUES
-                if (close) fetch(numbers + OF_ROWS + ROWS_BYTES, value_rows + rows, ROWS_BYTES, full);
-#endif
-                if (NOISY) {
-                    const Dropout drop(noise, dropout, (long long)walk.b * heads + head, q_len, k_len);
-                    fetch(numbers + NOISE, drop.of_queries + start_q, TILE * 4, full);
-                }
-                if (SEGMENTED) {
-                    const float* of_head = steps + ((long long)walk.b * heads + head) * q_padded;
-                    fetch(numbers + OF_STEPS, of_head + start_q, TILE * 4, full);
-                    fetch(numbers + OF_SEGMENTS, q_segments + (long long)walk.b * q_segments_batch + start_q, TILE * 4, full);
-                }
-                fetch_tile(queries, q_map, start_q, head, walk.b, full);
-                fetch_tile(queries + TILE_BYTES, grad_map, start_q, head, walk.b, full);
-                BiasOfColumns(table + (long long)head * table_head, walk.start_k, walk.tile, padded, before)
-                    .fetch_to(numbers + OF_BIAS, full);
-            }
-            const long long of_pair = (long long)walk.b * heads + head;
-            auto load = [&](int at, const float* from) {  // a number for each query
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    const int row = start_q + lane + 32 * i, bytes = row < q_len ? 4 : 0;
-                    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n"
-                                 ::"r"(numbers + at + (lane + 32 * i) * 4), "l"(from + (bytes ? row : 0)), "r"(bytes));
-                }
-            };
-            load(OF_DELTA, delta + of_pair * q_len);
-#ifdef RELATIVE
-#pragma unroll
-            for (int of = 0; of < 2; of++) {
-                const int end = end_of(of);
-                const float* there = ends + (of_pair * 2 + (end > 0)) * 2 * q_len;
-                load(of * GROUP_BYTES, end ? there : lse + of_pair * q_len);
-                load(of * GROUP_BYTES + TILE * 4, end ? there + q_len : delta + of_pair * q_len);
-            }
-#else
-            load(0, lse + of_pair * q_len);
-#endif
-            arrive_after_loads(full);
-            stage.next();
-        } while (walk.next());
-        asm volatile("cp.async.wait_all;\n" ::: "memory");
+        }.run();
         return;
     }
 
@@ -571,7 +350,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         };
 #endif
 #ifdef RELATIVE
-        if (end_of(group) == 0) {
+        if (end_of(walk, group, q_len, begin) == 0) {
 #pragma unroll
             for (int n = 0; n < 8; n++) weigh_close(n);
             if (checked)
