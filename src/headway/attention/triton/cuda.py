@@ -108,10 +108,14 @@ def available() -> bool:
 
 @functools.cache
 def _nvrtc() -> ctypes.CDLL | None:
+    """That of torch's CUDA; beside a torch without CUDA any, which can compile though nothing will run."""
     name = f"libnvrtc.so.{(torch.version.cuda or '').split('.')[0]}"
     packages = Path(torch.__file__).parents[1]
-    for place in (name, *sorted(packages.glob(f"nvidia/**/{name}")), *sorted(packages.glob(f"torch/lib/{name}*"))):
+    files = [*sorted(packages.glob(f"nvidia/**/{name}*")), *sorted(packages.glob(f"torch/lib/{name}*"))]
+    for place in (name, *files):
         try:
+            for builtins in place.parent.glob("libnvrtc-builtins.so*") if isinstance(place, Path) else ():
+                ctypes.CDLL(str(builtins))  # which it looks for by name
             return ctypes.CDLL(str(place))
         except OSError:
             continue  # not there: the next place

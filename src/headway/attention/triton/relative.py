@@ -42,7 +42,7 @@ def _places(reach: int) -> int:
     return (2 * reach + MARGIN + 16) // 16 * 16
 
 
-@torch.library.custom_op("headway::fused_relative", mutates_args=(), device_types="cuda")
+@torch.library.custom_op("headway::fused_relative", mutates_args=(), device_types=None)
 def fused_relative(
     q: Tensor,  # (B, H, Lq, 64), half precision
     k: Tensor,  # (B, Hk, Lk, 64)
@@ -81,7 +81,7 @@ def _of_places(q: Tensor, reach: int, learned: bool) -> Tensor:
     return q.new_empty(*q.shape[:3], _places(reach)) if learned else q.new_empty(0)
 
 
-@torch.library.custom_op("headway::fused_relative_backward", mutates_args=(), device_types="cuda")
+@torch.library.custom_op("headway::fused_relative_backward", mutates_args=(), device_types=None)
 def fused_relative_backward(
     grad: Tensor,
     q: Tensor,

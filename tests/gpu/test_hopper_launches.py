@@ -1,0 +1,151 @@
+"""The CUDA kernels where there is no GPU: the compiler takes all that calls ask for, and calls pass what it expects.
+
+Nothing runs, and outputs are zero. Whether they are right is for test_hopper.py, on a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import struct
+from types import SimpleNamespace
+
+import pytest
+import torch
+from oracle import CUDA, draw, made
+
+import headway as hw
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+MOST_SHARED_BYTES = 227 * 1024  # of a block
+FRAME_SIZE, PARAMETER = 0x11, 0x17  # of what machine code says of itself
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(CUDA or not INTERPRETED, reason="for machines without a GPU, with TRITON_INTERPRET=1"),
+]
+
+
+class Launch:
+    """Stands for `cuda.Kernel`: compiles, and compares what is passed with what the machine code takes."""
+
+    def __init__(self, source, name, options, shared_bytes):
+        from headway.attention.triton import cuda
+
+        sections = sections_of(cuda._compiled(source, tuple(options)))
+        self.name = name
+        self.parameters = [size >> 18 for _, _, size in sorted(said(sections[f".nv.info.{name}"], PARAMETER, "<IIi"))]
+        self.spills = any(size > 0 for _, size in said(sections[".nv.info"], FRAME_SIZE, "<II"))
+        assert shared_bytes <= MOST_SHARED_BYTES
+
+    def __call__(self, blocks, threads, *arguments, together=False):
+        from headway.attention.triton import cuda
+
+        assert [ctypes.sizeof(cuda._boxed(argument)) for argument in arguments] == self.parameters
+        assert min(blocks) > 0
+        for argument in arguments:
+            if isinstance(argument, torch.Tensor) and argument.is_floating_point():
+                argument.zero_()  # what is written must be numbers for what comes after
+        launched.append((self.name, self.spills))
+
+
+launched: list[tuple[str, bool]] = []
+
+
+def sections_of(binary):
+    """The sections of an ELF file by name."""
+    (start,) = struct.unpack_from("<Q", binary, 0x28)
+    size, count, of_names = struct.unpack_from("<HHH", binary, 0x3A)
+    headers = [struct.unpack_from("<II3QQ", binary, start + i * size) for i in range(count)]
+    contents = [binary[offset : offset + length] for _, _, _, _, offset, length in headers]
+    return {
+        contents[of_names][header[0] :].split(b"\0", 1)[0].decode(): content
+        for header, content in zip(headers, contents, strict=True)
+    }
+
+
+def said(section, wanted, form):
+    """What an .nv.info section says under one attribute."""
+    at, found = 0, []
+    while at < len(section):
+        kind, attribute, length = struct.unpack_from("<BBH", section, at)
+        at += 4
+        if kind == 4:  # else the length is the value
+            if attribute == wanted:
+                found.append(struct.unpack_from(form, section, at))
+            at += length
+    return found
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    """As if tensors of the CPU were a Hopper GPU's, up to the launch of a kernel."""
+    from headway.attention.triton import cuda, hopper
+
+    if cuda._nvrtc() is None:
+        pytest.skip("NVRTC is not installed (pip install nvidia-cuda-nvrtc)")
+    monkeypatch.setattr(cuda, "Kernel", Launch)
+    monkeypatch.setattr(cuda, "tensor_map", lambda t: cuda.TensorMap())
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=132))
+    monkeypatch.setattr(hopper, "takes", lambda q, k, v: q.dtype != torch.float32 and q.shape[3] == v.shape[3] == 64)
+    hopper.kernel.cache_clear()
+    launched.clear()
+    yield
+    hopper.kernel.cache_clear()
+
+
+TILES = ["tile_forward", "tile_backward"]
+USUAL = ["forward", "backward"]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("kind", "batch", "q_len", "k_len", "kernels"),
+    [
+        ("none", 3, 64, 50, TILES),
+        ("toeplitz and low rank", 3, 128, 100, TILES),
+        ("none", 2, 130, 200, USUAL),
+        ("toeplitz", 2, 200, 200, USUAL),
+        ("toeplitz", 1, 300, 900, USUAL),
+        ("two segments", 2, 200, 200, USUAL),
+        ("clipped and two segments", 2, 200, 200, USUAL),
+        ("low rank", 22, 200, 200, [*USUAL, "matrix"]),
+        ("relative keys", 2, 200, 200, ["forward", "rows", "backward", "settle"]),
+        ("relative, reach 28", 2, 100, 200, ["forward", "rows", "backward", "settle"]),
+    ],
+)
+def test_training(no_gpu, kind, batch, q_len, k_len, kernels, dropout):
+    train(kind, torch.bfloat16, batch, q_len, k_len, dropout)
+    assert [name for name, _ in launched] == kernels
+    # Registers are shared out so that they suffice, but for a few numbers beside segments and at the longest reach.
+    assert kind.endswith(("segments", "28")) or not any(spills for _, spills in launched)
+
+
+def test_float16_and_everything_that_may_be_left_out(no_gpu):
+    lengths = torch.tensor([200, 7])
+    train("toeplitz", torch.float16, 2, 200, 200, 0.0, causal=True, lengths=lengths)
+    assert [name for name, _ in launched] == USUAL
+
+
+@pytest.mark.parametrize(("heads", "length"), [(2, 70), (2, 3000)])
+def test_inference_with_a_low_rank_bias(no_gpu, heads, length):
+    """Of a few scores a matrix, of many the factors."""
+    q = draw(1, heads, length, 64).bfloat16()
+    bias = hw.LowRank(draw(1, heads, length, 32).float(), draw(1, heads, length, 32).float())
+    hw.attention(q, q, q, bias, backend="triton")
+    assert launched == [("tile_forward" if length <= 128 else "forward", False)]
+
+
+def train(kind, dtype, batch, q_len, k_len, dropout, **options):
+    make, parameters = made(kind, batch, 4, q_len, k_len, 64)
+    q, k, v = (
+        draw(batch, heads, length, 64).to(dtype).requires_grad_()
+        for heads, length in ((4, q_len), (2, k_len), (2, k_len))
+    )
+    bias = make(*(t.float().requires_grad_() for t in parameters))
+    bias, value_bias = bias if isinstance(bias, tuple) else (bias, None)
+    output = hw.attention(q, k, v, bias, value_bias, dropout=dropout, backend="triton", **options)
+    output.sum().backward()
+    assert q.grad.shape == q.shape and k.grad.shape == k.shape
