@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
@@ -28,4 +29,8 @@ def projected(
         )
     if keep is not None:
         x = x.masked_fill(~keep[:, None, :, None], 0.0)
-    return matrix[..., :length].to(x.dtype) @ x
+    if torch.compiler.is_exporting():  # to be run at any length; a slice that cuts nothing off would be another case
+        used = matrix[..., torch.arange(length, device=matrix.device)]
+    else:
+        used = matrix[..., :length]
+    return used.to(x.dtype) @ x

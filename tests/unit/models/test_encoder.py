@@ -275,9 +275,15 @@ def test_documents_of_other_rows_and_a_single_sequence_are_named():
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # of the exporter's own code
-@pytest.mark.parametrize("name", ["diet-rel", "diet-abs", "t5", "tupe-rel", "shaw", "rope"])
-def test_exported_for_any_length(name):
-    model, length = build(encoding=name), torch.export.Dim("length", min=2, max=16)
+@pytest.mark.parametrize(
+    ("name", "projected"),
+    [
+        *((name, {}) for name in ("diet-rel", "diet-abs", "t5", "tupe-rel", "shaw", "rope")),
+        *((name, {"attention": "linformer", "projected_length": 4}) for name in ("learned", "diet-abs")),
+    ],
+)
+def test_exported_for_any_length(name, projected):
+    model, length = build(encoding=name, **projected), torch.export.Dim("length", min=2, max=16)
     exported = torch.export.export(
         model, (torch.ones(3, 9, dtype=torch.long),), dynamic_shapes={"input_ids": {1: length}}, strict=False
     ).module()
