@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import field, fields
 from typing import Any, ClassVar, cast
@@ -60,10 +61,15 @@ class EncoderConfig(PreTrainedConfig):  # type: ignore[misc]
     def __post_init__(self, **kwargs: Any) -> None:
         _check_names(kwargs, [known.name for known in fields(self)], {**FIXED, "hidden_act": "gelu"})
         super().__post_init__(**kwargs)
-        self._check_sizes()
-        self._check_attention()
+        self.check()
         with torch.device("meta"):  # names and options are wrong here or nowhere
             self.build()
+
+    def check(self) -> None:
+        """Raise where a setting is wrong. Models ask again: `from_pretrained` changes a configuration that was made."""
+        check_encoding(self)
+        self._check_sizes()
+        self._check_attention()
 
     @property
     def head_dim(self) -> int:
@@ -76,6 +82,10 @@ class EncoderConfig(PreTrainedConfig):  # type: ignore[misc]
         positions have the same names in both.
         """
         options = dict(self.encoding_options)
+        if "key_length" in options:
+            raise ValueError(
+                "key_length: no option of a model's encoding; it follows from projected_length. Leave it out."
+            )
         if self.attention == "linformer" and DietAbs.name in self.encoding.split("+"):
             options["key_length"] = self.projected_length
         built = encoding(
@@ -106,10 +116,9 @@ class EncoderConfig(PreTrainedConfig):  # type: ignore[misc]
                 f"hidden_size: expected a multiple of num_attention_heads ({self.num_attention_heads}), "
                 f"got {self.hidden_size}."
             )
-        if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
-            raise ValueError(
-                f"pad_token_id: expected None or 0 to {self.vocab_size - 1} (vocab_size), got {self.pad_token_id!r}."
-            )
+        pad = self.pad_token_id
+        if pad is not None and not (isinstance(pad, int) and 0 <= pad < self.vocab_size):
+            raise ValueError(f"pad_token_id: expected None or 0 to {self.vocab_size - 1} (vocab_size), got {pad!r}.")
         check_numbers(self, ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"))
         if self.problem_type is not None and self.problem_type not in PROBLEM_TYPES:
             raise ValueError(f"problem_type: expected one of {', '.join(PROBLEM_TYPES)}, got {self.problem_type!r}.")
@@ -128,11 +137,26 @@ class EncoderConfig(PreTrainedConfig):  # type: ignore[misc]
                     f"projected_length: expected None with attention='full', got {self.projected_length}. "
                     f"Set attention='linformer' to project keys and values."
                 )
-        elif self.projected_length is None or not 1 <= self.projected_length <= self.max_position_embeddings:
+            return
+        length = self.projected_length
+        if not (isinstance(length, int) and 1 <= length <= self.max_position_embeddings):
             raise ValueError(
                 f"projected_length: expected 1 to {self.max_position_embeddings} (max_position_embeddings) with "
-                f"attention='linformer', got {self.projected_length}. Chen et al. (2021b) use 32."
+                f"attention='linformer', got {length!r}. Chen et al. (2021b) use 32."
             )
+
+
+def check_encoding(config: Any) -> None:
+    """Raise where `encoding` and its options are not of their types; what they say is known when it is built."""
+    if not isinstance(config.encoding, str):
+        raise ValueError(
+            f"encoding: expected a name, or several joined by '+', got {config.encoding!r}. "
+            f"Without position it is 'none'."
+        )
+    if not isinstance(config.encoding_options, dict):
+        raise ValueError(
+            f"encoding_options: expected options by name, such as {{'rank': 128}}, got {config.encoding_options!r}."
+        )
 
 
 def check_numbers(config: Any, shares: Iterable[str]) -> None:
@@ -147,7 +171,7 @@ def check_numbers(config: Any, shares: Iterable[str]) -> None:
             raise ValueError(f"{name}: expected a share of at least 0 and below 1, got {value!r}.")
     for name in ("layer_norm_eps", "initializer_range"):
         value = getattr(config, name, 1.0)
-        if not (isinstance(value, int | float) and value >= 0):
+        if not (isinstance(value, int | float) and 0 <= value < math.inf):
             raise ValueError(f"{name}: expected a number of at least 0, got {value!r}.")
 
 
@@ -186,9 +210,12 @@ def _check_names(names: Mapping[str, Any], known: list[str], fixed: Mapping[str,
     must not be lost that way."""
     options = {option for kind in ENCODINGS.values() for option in option_names(kind)}
     for name, value in names.items():
+        if name == "head_dim":
+            raise ValueError("head_dim: no such setting; it is hidden_size / num_attention_heads. Set those.")
         if name in options:
             raise ValueError(f"{name}: it is an option of the encoding. Pass encoding_options={{{name!r}: ...}}.")
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+        # Ids of other special tokens are not misspelt: cls_token_id and its like say what a tokenizer says as well.
+        near = [] if name.endswith("_token_id") else difflib.get_close_matches(name, known, n=1, cutoff=0.8)
         meant = OTHER_NAMES.get(name, near[0] if near else None)
         if meant in known:
             raise ValueError(f"{name}: no such setting. Did you mean {meant!r}?")

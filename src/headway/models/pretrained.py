@@ -18,6 +18,10 @@ class HeadwayPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
     _input_embed_layer = "words"
     _draw_themselves: ClassVar[tuple[type[nn.Module], ...]] = (Encoding,)  # modules with a reset_parameters to call
 
+    def __init__(self, config: Any) -> None:
+        config.check()
+        super().__init__(config)
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         if not isinstance(module, self._draw_themselves):

@@ -3,7 +3,17 @@
 import pytest
 
 from headway.encodings import DietAbs, DietRel, Learned, SegmentInput, SegmentPerHead, Tisa
-from headway.models import PRESETS, EncoderConfig, TranslationConfig, preset, translation_preset
+from headway.models import (
+    PRESETS,
+    EncoderConfig,
+    EncoderForMaskedLM,
+    TranslationConfig,
+    TranslationModel,
+    preset,
+    translation_preset,
+)
+
+LINFORMER = {"attention": "linformer", "projected_length": 4}
 
 
 def test_presets_are_the_papers():
@@ -86,11 +96,42 @@ def test_a_file_says_it_all(tmp_path):
         ({"encoding": "diet-abs", "rank": 64}, r"rank: .*encoding_options=\{'rank': ...\}"),
         ({"problem_type": "classification"}, "problem_type: expected one of regression, single_label"),
         ({"projection_sharing": "heads"}, "projection_sharing: expected one of none, head, key-value, layer"),
+        ({"encoding": None}, "encoding: expected a name, or several joined by '\\+', got None. .*'none'"),
+        ({"encoding_options": None}, r"encoding_options: expected options by name, .*got None"),
+        ({"encoding": "diet-abs", "encoding_options": {"key_length": 7}}, "key_length: .*it follows from projected"),
+        ({**LINFORMER, "encoding": "diet-abs", "encoding_options": {"key_length": 7}}, "key_length: .*Leave it out"),
+        ({"head_dim": 32}, "head_dim: no such setting; it is hidden_size / num_attention_heads"),
+        ({"pad_token_id": "0"}, r"pad_token_id: expected None or 0 to 30521 \(vocab_size\), got '0'"),
+        ({**LINFORMER, "projected_length": 2.5}, r"projected_length: expected 1 to 128 .*got 2.5"),
+        ({"initializer_range": float("inf")}, "initializer_range: expected a number of at least 0, got inf"),
     ],
 )
 def test_what_is_wrong_is_named_before_any_model_is_built(options, message):
     with pytest.raises(ValueError, match=message):
         preset("tiny", **options)
+
+
+def test_ids_of_other_special_tokens_are_not_taken_for_a_misspelling():
+    config = EncoderConfig(cls_token_id=2, sep_token_id=3, mask_token_id=4)
+    assert (config.sep_token_id, config.mask_token_id, config.pad_token_id) == (3, 4, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "name", "value"),
+    [
+        (EncoderForMaskedLM, preset("tiny", vocab_size=29), "attention", "linfomer"),
+        (EncoderForMaskedLM, preset("tiny", vocab_size=29), "projected_length", 4),
+        (EncoderForMaskedLM, preset("tiny", vocab_size=29), "problem_type", "single_label"),
+        (EncoderForMaskedLM, preset("tiny", vocab_size=29), "attention_probs_dropout_prob", 1.5),
+        (TranslationModel, translation_preset("tiny", vocab_size=29), "norm", "last"),
+        (TranslationModel, translation_preset("tiny", vocab_size=29), "encoding", None),
+    ],
+)
+def test_what_is_wrong_is_named_when_a_model_is_loaded_with_it(kind, config, name, value, tmp_path):
+    """transformers sets what from_pretrained is given after the configuration was made and checked."""
+    kind(config).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=f"{name}: expected .*got {value!r}"):
+        kind.from_pretrained(tmp_path, **{name: value})
 
 
 def test_rows_for_projected_keys_only_fit_those():

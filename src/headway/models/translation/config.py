@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedConfig
 
 from headway.encodings import ENCODINGS, Encoding, encoding, option_names
-from headway.models.config import FIXED, _check_names, check_numbers
+from headway.models.config import FIXED, _check_names, check_encoding, check_numbers
 
 CROSSINGS = ("none", "same")
 NORMS = ("post", "pre")
@@ -70,10 +70,15 @@ class TranslationConfig(PreTrainedConfig):  # type: ignore[misc]
         super().__post_init__(**kwargs)
         if self.decoder_start_token_id is None:
             self.decoder_start_token_id = self.bos_token_id
-        self._check_sizes()
-        self._check_tokens()
+        self.check()
         with torch.device("meta"):  # names and options are wrong here or nowhere
             self.build_encoder(), self.build_decoder(), self.build_cross()
+
+    def check(self) -> None:
+        """Raise where a setting is wrong. Models ask again: `from_pretrained` changes a configuration that was made."""
+        check_encoding(self)
+        self._check_sizes()
+        self._check_tokens()
 
     @property
     def head_dim(self) -> int:
