@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import can_return_tuple
 
+from headway.bias.base import check_ids
 from headway.encodings import Encoding
 from headway.models.config import EncoderConfig, parts_of
 from headway.models.frame import Frame
@@ -84,6 +85,8 @@ class EncoderModel(EncoderPreTrainedModel):
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("input_ids, inputs_embeds: expected exactly one of them, got both or neither.")
+        if input_ids is not None and input_ids.numel() and may_read(input_ids):
+            check_ids("input_ids", input_ids, self.words.num_embeddings, "vocab_size")
         x = self.words(input_ids) if inputs_embeds is None else inputs_embeds
         frame = self._frame(x, attention_mask, token_type_ids, documents, lengths)
         x = self.dropout(self.norm(frame.embed(x)))
@@ -114,6 +117,8 @@ class EncoderModel(EncoderPreTrainedModel):
                 f"input_ids: expected (B, L), got {x.dim() - 1} axes. Of one sequence, pass input_ids[None]."
             )
         batch, length, _ = x.shape
+        if 0 in x.shape[:2]:
+            raise ValueError(f"input_ids: expected at least one sequence of at least one word, got {(batch, length)}.")
         for name, ids in (("token_type_ids", token_type_ids), ("documents", documents)):
             if ids is None:
                 continue

@@ -274,6 +274,21 @@ def test_documents_of_other_rows_and_a_single_sequence_are_named():
         model(torch.ones(10, dtype=torch.long))
 
 
+@pytest.mark.parametrize("shape", [(0, 5), (2, 0)])
+@pytest.mark.parametrize("projected", [{}, {"attention": "linformer", "projected_length": 4}])
+def test_an_empty_batch_is_named(shape, projected):
+    tokens = torch.zeros(shape, dtype=torch.long)
+    for given in ({}, {"attention_mask": tokens}, {"lengths": tokens.sum(1)}):
+        with pytest.raises(ValueError, match="input_ids: expected at least one sequence of at least one word"):
+            build(**projected)(tokens, **given)
+
+
+@pytest.mark.parametrize("word", [29, -1])
+def test_words_beyond_the_vocabulary_are_named(word):
+    with pytest.raises(ValueError, match=rf"input_ids: .*{word}"):
+        build()(torch.full((2, 3), word))
+
+
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # of the exporter's own code
 @pytest.mark.parametrize(
     ("name", "projected"),
