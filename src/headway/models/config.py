@@ -59,7 +59,9 @@ class EncoderConfig(PreTrainedConfig):  # type: ignore[misc]
     tie_word_embeddings: bool = True
 
     def __post_init__(self, **kwargs: Any) -> None:
-        _check_names(kwargs, [known.name for known in fields(self)], {**FIXED, "hidden_act": "gelu"})
+        _check_names(
+            kwargs, [known.name for known in fields(self)], {**FIXED, "hidden_act": "gelu", "hidden_activation": "gelu"}
+        )
         super().__post_init__(**kwargs)
         self.check()
         with torch.device("meta"):  # names and options are wrong here or nowhere
@@ -194,6 +196,10 @@ OTHER_NAMES = {  # as encodings and other libraries call them
     "encoder_attention_heads": "num_attention_heads",
     "decoder_attention_heads": "num_attention_heads",
 }
+ELSEWHERE = {  # what follows from other settings, or stands under another
+    "head_dim": "no such setting; it is hidden_size / num_attention_heads. Set those.",
+    "rope_theta": "it is an option of the encoding. Pass encoding_options={'base': ...}.",
+}
 FIXED: dict[str, Any] = {  # what other libraries' models can change and ours cannot, with what ours do
     "position_embedding_type": "absolute",
     "is_decoder": False,
@@ -210,8 +216,8 @@ def _check_names(names: Mapping[str, Any], known: list[str], fixed: Mapping[str,
     must not be lost that way."""
     options = {option for kind in ENCODINGS.values() for option in option_names(kind)}
     for name, value in names.items():
-        if name == "head_dim":
-            raise ValueError("head_dim: no such setting; it is hidden_size / num_attention_heads. Set those.")
+        if name in ELSEWHERE:
+            raise ValueError(f"{name}: {ELSEWHERE[name]}")
         if name in options:
             raise ValueError(f"{name}: it is an option of the encoding. Pass encoding_options={{{name!r}: ...}}.")
         # Ids of other special tokens are not misspelt: cls_token_id and its like say what a tokenizer says as well.

@@ -117,7 +117,7 @@ class EncoderModel(EncoderPreTrainedModel):
                 f"input_ids: expected (B, L), got {x.dim() - 1} axes. Of one sequence, pass input_ids[None]."
             )
         batch, length, _ = x.shape
-        if 0 in x.shape[:2]:
+        if batch == 0 or length == 0:
             raise ValueError(f"input_ids: expected at least one sequence of at least one word, got {(batch, length)}.")
         for name, ids in (("token_type_ids", token_type_ids), ("documents", documents)):
             if ids is None:
