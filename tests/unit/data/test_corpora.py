@@ -65,6 +65,31 @@ def test_parquet(tmp_path):
         list(open_corpus(path))
 
 
+def test_what_is_wrong_within_parquet_is_named(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": [f"row {n * n}" for n in range(9000)]}), path)
+    whole = path.read_bytes()
+    write(path, whole[:5000] + b"\xff" * 3000 + whole[8000:])
+    with pytest.raises(ValueError, match=r"a\.parquet: expected a parquet file, got .*[a-z]\. Fetch or write it again"):
+        list(open_corpus(path))
+    corpus = open_corpus(path, on_error="skip")
+    list(corpus)
+    assert corpus.problems.count == 1
+    latin1 = pyarrow.array([b"gut", b"sch\xf6n", b"wieder gut"], pyarrow.binary())
+    text = pyarrow.StringArray.from_buffers(3, *latin1.buffers()[1:])
+    parquet.write_table(pyarrow.table({"text": text}), path)
+    with pytest.raises(ValueError, match=r"a\.parquet, row 2: expected UTF-8, got .*0xf6"):
+        list(open_corpus(path))
+    assert list(open_corpus(path, on_error="skip")) == [["gut"], ["wieder gut"]]
+    corpus = open_corpus(path, on_error="skip")
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        list(corpus)
+
+
 def test_a_folder_is_read_in_sorted_order(tmp_path):
     (tmp_path / "sub").mkdir()
     for name in ("b.txt", "sub/a.txt", "a.txt", ".hidden"):
@@ -141,6 +166,8 @@ BAD = {
     "blank.txt": (" \n\n", r"blank\.txt: expected text, got an empty file"),
     "empty.jsonl": ("\n", r"empty\.jsonl: expected text, got an empty file"),
     "broken.jsonl": ('{"text": "a"}\n{"text": \n', r"broken\.jsonl, line 2: expected a JSON object, got .*char"),
+    "digits.jsonl": (f'{{"n": {"9" * 5000}}}\n', r"digits\.jsonl, line 1: expected a JSON object, got .*digits"),
+    "brackets.jsonl": ("[" * 100_000, r"brackets\.jsonl, line 1: expected a JSON object, got .*recursion"),
     "list.jsonl": ('["text"]\n', r"list\.jsonl, line 1: expected a JSON object, got list"),
     "field.jsonl": ('{"body": "a", "id": 1}\n', r"field\.jsonl, line 1: expected a field 'text', got body, id"),
     "null.jsonl": ('{"text": null}\n', r"null\.jsonl, line 1: expected 'text' to be text, got None"),
@@ -203,7 +230,7 @@ def test_bad_sources(tmp_path):
 
 
 def test_long_documents_are_continued_and_long_lines_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "MAX_DOCUMENT", 30)
+    monkeypatch.setattr(readers, "MAX_DOCUMENT", 39)
     monkeypatch.setattr(readers, "MAX_LINE", 40)
     lines = [f"line number {n}" for n in range(7)]
     path = write(tmp_path / "a.txt", "\n".join(lines))
@@ -215,6 +242,18 @@ def test_long_documents_are_continued_and_long_lines_refused(tmp_path, monkeypat
     corpus = open_corpus(path, on_error="skip")
     assert [line for document in corpus for line in document] == ["before", "after", "y" * 39, "end"]
     assert corpus.problems.count == 1
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
+def test_a_line_longer_than_a_document_is_continued_too(tmp_path, monkeypatch, suffix):
+    monkeypatch.setattr(readers, "MAX_DOCUMENT", 10)
+    text = "one two three " + "x" * 25 + " end"
+    path = write(tmp_path / f"a{suffix}", text if suffix == ".txt" else jsonl({"text": text}))
+    documents = list(open_corpus(path))
+    assert [piece for document in documents for piece in document] == [
+        "one two", "three", "x" * 10, "x" * 10, "xxxxx end"
+    ]  # fmt: skip
+    assert max(sum(map(len, document)) for document in documents) < 20
 
 
 def test_fingerprints_follow_the_content(tmp_path):

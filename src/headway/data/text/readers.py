@@ -6,7 +6,8 @@ import gzip
 import json
 import lzma
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -42,18 +43,12 @@ class Problems:
 
 def read_text(path: Path, problems: Problems, text_field: str = "") -> Iterator[Document]:
     """A sentence or paragraph a line, a blank line between documents."""
-    document: Document = []
-    size, empty = 0, True
-    for _, line in _lines(path, problems):
-        if line:
-            document.append(line)
-            size += len(line)
-        if document and (not line or size >= MAX_DOCUMENT):
-            yield document
-            document, size, empty = [], 0, False
-    if document:
-        yield document
-    elif empty:
+    empty = True
+    for has_text, lines in groupby((line for _, line in _lines(path, problems)), key=bool):
+        if has_text:
+            empty = False
+            yield from bounded(lines)
+    if empty:
         problems.add(f"{path}: expected text, got an empty file. Remove it, or write it again.")
 
 
@@ -67,7 +62,7 @@ def read_jsonl(path: Path, problems: Problems, text_field: str) -> Iterator[Docu
         where = f"{path}, line {number}"
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # also numbers of too many digits, and brackets in brackets
             problems.add(f"{where}: expected a JSON object, got {error}. Mend the line, or {SKIP}.")
             continue
         if not isinstance(row, dict):
@@ -96,11 +91,20 @@ def read_parquet(path: Path, problems: Problems, text_field: str) -> Iterator[Do
             for batch in file.iter_batches(batch_size=256, columns=[text_field]):
                 for value in batch.column(0):
                     row += 1
-                    yield from _row({text_field: value.as_py()}, text_field, f"{path}, row {row}", problems)
+                    where = f"{path}, row {row}"
+                    try:
+                        text = value.as_py()
+                    except UnicodeDecodeError as error:
+                        problems.add(f"{where}: expected UTF-8, got {error}. Mend the row, or {SKIP}.")
+                        continue
+                    yield from _row({text_field: text}, text_field, where, problems)
             if row == 0:
                 problems.add(f"{path}: expected text, got a file without rows. Remove it, or write it again.")
-    except pyarrow.ArrowInvalid as error:
-        problems.add(f"{path}: expected a parquet file, got {error}. Fetch or write it again.")
+    except (pyarrow.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # not of what the file holds
+            raise
+        said = " ".join(str(error).split()).rstrip(".")
+        problems.add(f"{path}: expected a parquet file, got {said}. Fetch or write it again.")
 
 
 def read_hub(name: str, config: str | None, split: str, problems: Problems, text_field: str) -> Iterator[Document]:
@@ -134,18 +138,30 @@ READERS: dict[str, Callable[[Path, Problems, str], Iterator[Document]]] = {
 }
 
 
-def bounded(lines: Document) -> Iterator[Document]:
+def bounded(lines: Iterable[str]) -> Iterator[Document]:
     """The document, in parts where it is very long; nothing where it has no text."""
     part: Document = []
     size = 0
     for line in lines:
-        part.append(line)
-        size += len(line)
-        if size >= MAX_DOCUMENT:
-            yield part
-            part, size = [], 0
+        for piece in _pieces(line):
+            part.append(piece)
+            size += len(piece)
+            if size >= MAX_DOCUMENT:
+                yield part
+                part, size = [], 0
     if part:
         yield part
+
+
+def _pieces(line: str) -> Iterator[str]:
+    """The line, cut at spaces where it is longer than a document."""
+    start = 0
+    while len(line) - start > MAX_DOCUMENT:
+        space = line.rfind(" ", start + 1, start + MAX_DOCUMENT + 1)
+        end = space if space > 0 else start + MAX_DOCUMENT
+        yield line[start:end].strip()
+        start = end + (space > 0)
+    yield line[start:].strip()
 
 
 def _row(row: dict[str, Any], text_field: str, where: str, problems: Problems) -> Iterator[Document]:
