@@ -92,7 +92,8 @@ def test_what_is_wrong_within_parquet_is_named(tmp_path):
 
 def test_a_folder_is_read_in_sorted_order(tmp_path):
     (tmp_path / "sub").mkdir()
-    for name in ("b.txt", "sub/a.txt", "a.txt", ".hidden"):
+    (tmp_path / ".cache").mkdir()
+    for name in ("b.txt", "sub/a.txt", "a.txt", ".hidden", ".cache/a.txt", ".cache/a.txt.metadata"):
         write(tmp_path / name, name)
     assert list(open_corpus(tmp_path)) == [["a.txt"], ["b.txt"], ["sub/a.txt"]]
     write(tmp_path / "notes.md", "# notes")
@@ -101,6 +102,19 @@ def test_a_folder_is_read_in_sorted_order(tmp_path):
     corpus = open_corpus(tmp_path, on_error="skip")
     assert len(list(corpus)) == 3
     assert corpus.problems.count == 1
+
+
+@pytest.mark.parametrize(("target", "named"), [("elsewhere", "a folder"), ("elsewhere/gone.txt", "nothing")])
+def test_a_link_in_a_folder_is_read_or_refused(tmp_path, target, named):
+    for folder in ("corpus", "elsewhere"):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder / "a.txt", folder)
+    (tmp_path / "corpus/b.txt").symlink_to(tmp_path / "elsewhere/a.txt")
+    assert list(open_corpus(tmp_path / "corpus")) == [["corpus"], ["elsewhere"]]
+    (tmp_path / "corpus/c.txt").symlink_to(tmp_path / target)
+    for on_error in ("raise", "skip"):
+        with pytest.raises(ValueError, match=rf"expected no links .* got .*c\.txt, a link to {named}"):
+            open_corpus(tmp_path / "corpus", on_error=on_error)
 
 
 def test_the_hub_is_streamed_with_datasets(monkeypatch):

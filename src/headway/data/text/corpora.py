@@ -75,7 +75,7 @@ def open_corpus(
         source: one of
             a path ending in .txt (a sentence or paragraph a line, a blank line between documents) or .jsonl (a
             document a line), both also with .gz or .xz after it, or in .parquet (a document a row);
-            a folder of such files, read in the order of their sorted paths;
+            a folder of such files, read in the order of their sorted paths, without hidden files and folders;
             "hub:NAME[:CONFIG[:SPLIT]]", streamed with the `datasets` library, split "train" unless said;
             "builtin[:SENTENCES[:SEED]][:LANGUAGE]", documents of five sentences of the built-in language: english (its
             words), invented (the same order, other words) or verb-final (its counterpart), english unless said.
@@ -116,13 +116,25 @@ def _files(path: Path, problems: Problems) -> list[Path]:
         if _suffix(path) not in READERS:
             raise ValueError(_wrong_suffix(path))
         return [path]
-    files = [found for found in sorted(path.rglob("*")) if found.is_file() and not found.name.startswith(".")]
+    inside = [found for found in sorted(path.rglob("*")) if not _is_hidden(found.relative_to(path))]
+    for link in inside:
+        if link.is_symlink() and not link.is_file():
+            raise ValueError(
+                f"source: expected no links in the folder {path} but to files, got {link}, a link to "
+                f"{'a folder' if link.is_dir() else 'nothing'}. Remove it, and give the text that it stood for as a "
+                f"corpus of its own."
+            )
+    files = [found for found in inside if found.is_file()]
     for found in files:
         if _suffix(found) not in READERS:
             problems.add(_wrong_suffix(found))  # where such files are skipped, each pass counts them again
     if not any(_suffix(found) in READERS for found in files):
         raise ValueError(f"source: expected files in the folder {path}, got none. It takes {_suffixes()}.")
     return files
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
 
 
 def _suffix(path: Path) -> str:
