@@ -27,7 +27,8 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     What was written is flushed to the disk before it is renamed, so a crash leaves the old or the new, never a part.
     A file replaces an older file. A folder replaces nothing but an empty folder: give each version its own name.
-    When the block raises, the temporary path is removed. Missing parent folders are made.
+    When the block raises, the temporary path is removed; what libraries say of the disk in their own errors is raised
+    as OSError. Missing parent folders are made.
     """
     path = Path(path)
     make_folder(path.parent)
@@ -40,8 +41,10 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             raise FileExistsError(f"{path}: expected a new folder, got one with files in it. Remove it first.")
         _flush(temporary)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         _remove(temporary)
+        if (number := _number_in_words(error)) is not None:
+            raise OSError(number, os.strerror(number), str(path)) from error
         raise
     _fsync(path.parent)
 
@@ -151,6 +154,14 @@ def _commit() -> str | None:
         return subprocess.run(describe, capture_output=True, check=True, text=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None  # no git, or installed outside a checkout
+
+
+def _number_in_words(error: BaseException) -> int | None:
+    """The number of an OSError that is none by type: tokenizers and safetensors, in Rust, write it into a message."""
+    if isinstance(error, OSError) or error.__cause__ is not None:
+        return None
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return int(found[1]) if found else None
 
 
 def _plain(value: Any) -> str:

@@ -57,6 +57,22 @@ def test_an_error_leaves_the_old_and_no_leftover(tmp_path, kind):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_an_error_of_the_disk_is_one_whoever_says_it(tmp_path):
+    def write(error):
+        with atomic_path(tmp_path / "file") as temporary:
+            temporary.write_text("half")
+            raise error
+
+    with pytest.raises(OSError, match=r"No space left on device: .*file") as caught:
+        write(Exception("No space left on device (os error 28)"))  # as tokenizers and safetensors do
+    assert caught.value.errno == 28
+    for error in (Exception("something else"), OSError(5, "not (os error 28)")):
+        with pytest.raises(type(error)) as caught:
+            write(error)
+        assert caught.value is error
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_killed_writer_leaves_the_old(tmp_path):
     path = tmp_path / "file.txt"
     path.write_text("old")

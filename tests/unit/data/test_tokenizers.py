@@ -1,6 +1,7 @@
 """Tokenizers: trained from a stream, the same each time, loaded by transformers."""
 
 import json
+import resource
 import subprocess
 import sys
 from random import Random
@@ -45,6 +46,17 @@ def test_saved_and_loaded_by_transformers(corpus, tmp_path, kind, size):
     assert loaded.unk_token_id not in pair["input_ids"]
     with pytest.raises(FileExistsError, match="out: expected a new folder"):
         train_tokenizer(corpus, kind, size, tmp_path / "tokenizer")
+
+
+def test_a_full_disk_is_an_error_of_the_disk(corpus, tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # bytes; Python ignores the signal
+    try:
+        with pytest.raises(OSError, match=r"File too large: .*tokenizer"):
+            train_tokenizer(corpus, "wordpiece", 300, tmp_path / "tokenizer")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.iterdir())
 
 
 def test_wordpiece_cuts_as_bert_does(corpus):
