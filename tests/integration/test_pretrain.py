@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from transformers import AutoModelForMaskedLM, pipeline
 from typer.testing import CliRunner
 
 from headway.cli import app
-from headway.data import Shards, open_corpus
+from headway.data import MlmBatches, Shards, open_corpus
 from headway.tasks.pretrain import Rhythm, RunStopped, Text
 from headway.tasks.training import checkpoint
 
@@ -143,6 +144,21 @@ def test_a_tokenizer_to_which_the_text_is_unknown(tmp_path):
     with pytest.raises(ValueError, match=r"text: expected a tokenizer .* got one to which \d\d% of its tokens"):
         pretrain(replace(config, text=text))
     pretrain(replace(config, text=replace(text, vocab_size=120)))
+
+
+def test_a_vocabulary_that_leaves_numbers_out(tmp_path, data):
+    tokenizer = json.loads((Path(data) / "tokenizer" / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    tokenizer["model"]["vocab"] = {word: at if at < 5 else 2 * at for word, at in vocabulary.items()}
+    shutil.copytree(Path(data) / "tokenizer", tmp_path / "tokenizer")
+    (tmp_path / "tokenizer" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    text = Text(corpus=("builtin:600",), tokenizer=str(tmp_path / "tokenizer"), length=32, validation=0.2)
+    pretrain(replace(tiny(tmp_path / "run", None, steps=2), text=text))
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "run" / "model")
+    assert model.config.vocab_size == 2 * len(vocabulary) - 1
+    shards = Shards(tmp_path / "run" / "data" / "shards")
+    drawn = MlmBatches(shards, 200).batch(0)["input_ids"]
+    assert not (drawn[drawn >= 5] % 2).any(), "no word is drawn that there is not"
 
 
 # The command.

@@ -232,6 +232,10 @@ def test_bad_arguments(tokenizer, tmp_path):
     tokenizer.mask_token = None
     with pytest.raises(ValueError, match=r"tokenizer: expected a fast tokenizer .*, got one without mask"):
         build_shards("builtin:5", tokenizer, out)
+    tokenizer = train_tokenizer("builtin:5", "word")
+    tokenizer.pad_token = tokenizer.sep_token
+    with pytest.raises(ValueError, match=r"tokenizer: expected five tokens .*, got one for several: .*'pad': 3"):
+        build_shards("builtin:5", tokenizer, out)
     assert not out.exists()
     (tmp_path / "empty.txt").write_text("")
     with pytest.raises(ValueError, match="corpora: expected text, got none"):

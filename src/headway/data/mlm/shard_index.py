@@ -55,19 +55,29 @@ def checksum(path: Path) -> str:
 
 
 def tokenizer_facts(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
-    """What shards depend on, recorded with them. The hash is over the vocabulary and how a probe is cut."""
+    """What shards depend on, recorded with them. The hash is over the vocabulary and how a probe is cut.
+
+    Numbers that no token has, which some vocabularies leave between, are among the special ids: no part of a text.
+    """
     specials = {name: getattr(tokenizer, f"{name}_token_id", None) for name in ("pad", "unk", "cls", "sep", "mask")}
     missing = [name for name, value in specials.items() if value is None]
     if missing or not getattr(tokenizer, "is_fast", False):
         wanted = "a fast tokenizer with pad, unk, cls, sep and mask tokens"
         got = f"one without {', '.join(missing)}" if missing else type(tokenizer).__name__
         raise ValueError(f"tokenizer: expected {wanted}, got {got}. Train one with headway.data.train_tokenizer.")
+    if len(set(specials.values())) < len(specials):
+        raise ValueError(
+            f"tokenizer: expected five tokens for pad, unk, cls, sep and mask, got one for several: {specials}. "
+            f"Give each its own, with tokenizer.add_special_tokens."
+        )
     cut = plain_backend(tokenizer).encode(PROBE, add_special_tokens=False).ids
+    vocabulary = tokenizer.get_vocab()
+    vocab_size = max(vocabulary.values()) + 1
     return {
-        "hash": config_hash({"vocabulary": tokenizer.get_vocab(), "specials": specials, "probe": cut}),
-        "vocab_size": max(tokenizer.get_vocab().values()) + 1,
+        "hash": config_hash({"vocabulary": vocabulary, "specials": specials, "probe": cut}),
+        "vocab_size": vocab_size,
         "specials": specials,
-        "special_ids": sorted(tokenizer.all_special_ids),
+        "special_ids": sorted({*tokenizer.all_special_ids, *(set(range(vocab_size)) - set(vocabulary.values()))}),
     }
 
 

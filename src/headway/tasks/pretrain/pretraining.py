@@ -90,7 +90,9 @@ def _train(
     torch.manual_seed(config.seed)
     model = EncoderForMaskedLM(
         config.model.encoder(
-            length=config.text.length, vocab_size=len(text.tokenizer), pad_token_id=text.tokenizer.pad_token_id
+            length=config.text.length,
+            vocab_size=text.training.shards.vocab_size,
+            pad_token_id=text.tokenizer.pad_token_id,
         )
     )
     parameters = model.num_parameters()
