@@ -50,3 +50,15 @@ def test_a_bar_on_a_terminal(folder, monkeypatch, capsys):
 def test_what_is_not_finite_is_not_written_as_if_it_were_json(folder):
     with Journal(folder, steps=20, start=0, show=False, tensorboard=False) as journal, pytest.raises(ValueError):
         journal.log({"step": 1, "loss": float("nan")})
+
+
+@pytest.mark.parametrize(("start", "kept"), [(0, []), (5, [5])])
+def test_curves_of_tensorboard_go_back_to_the_checkpoint(folder, start, kept):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for begun, steps in ((0, (5, 10)), (start, (15, 20))):
+        with Journal(folder, steps=20, start=begun, show=False, tensorboard=True) as journal:
+            for step in steps:
+                journal.log({"step": step, "loss": 1.0})
+    curves = EventAccumulator(str(folder.path / "tensorboard")).Reload()
+    assert [point.step for point in curves.Scalars("loss")] == [*kept, 15, 20]

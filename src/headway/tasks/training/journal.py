@@ -101,4 +101,4 @@ def _tensorboard(folder: Path, start: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise ImportError("tensorboard: expected the package, got none. pip install 'headway[tensorboard]'.") from error
-    return SummaryWriter(str(folder), purge_step=start + 1 if start else None)
+    return SummaryWriter(str(folder), purge_step=start + 1)  # of attempts before, what was after it
