@@ -186,6 +186,20 @@ def test_small_languages_are_seen_more_often(tokenizer, tmp_path):
     assert (rows >= 400).sum() == round(share * 410)
 
 
+def test_tokens_of_a_row_are_those_of_the_rows_that_are_drawn(tokenizer, tmp_path):
+    for name, sentences, blank in (("running", 20_000, "\n"), ("single", 300, "\n\n")):
+        lines = [line for document in open_corpus(f"builtin:{sentences}") for line in document]
+        (tmp_path / f"{name}.txt").write_text(blank.join(lines))
+    corpora = [open_corpus(tmp_path / f"{name}.txt", language=name) for name in ("running", "single")]
+    shards = build_shards(corpora, tokenizer, tmp_path / "shards", max_length=128)
+    batches = MlmBatches(shards, 100, smoothing=0.3)
+    steps = -(-len(shards) // 100)
+    filled = sum(int((batches.batch(step)["attention_mask"]).sum()) for step in range(steps))
+    assert batches.tokens_per_row == pytest.approx(filled / (steps * 100), rel=0.02)
+    assert shards.num_tokens / len(shards) > 1.1 * batches.tokens_per_row
+    assert build_shards(corpora[0], tokenizer, tmp_path / "one").tokens_per_row.keys() == {"running"}
+
+
 def test_evaluation_is_the_same_whatever_the_batch_size(shards):
     validation = Shards(shards.folder, "validation")
 

@@ -68,6 +68,12 @@ class MlmBatches:
     def steps_per_epoch(self) -> float:
         return len(self.shards) / self.batch_size
 
+    @property
+    def tokens_per_row(self) -> float:
+        """On average over languages as they are drawn, without padding."""
+        own = self.shards.tokens_per_row
+        return sum(share * own[language] for language, share in self.order.shares.items())
+
     def batch(self, step: int, rank: int = 0, world: int = 1) -> dict[str, Tensor]:
         """One rank's part of the step's batch."""
         require_int("step", step, 0)

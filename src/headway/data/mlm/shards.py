@@ -8,6 +8,7 @@ another tokenizer.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,6 +121,15 @@ class Shards:
     def num_tokens(self) -> int:
         """[CLS] and [SEP] counted, padding not."""
         return sum(len(tokens) for tokens in self._tokens)
+
+    @property
+    def tokens_per_row(self) -> dict[str, float]:
+        """For each language, on average; counted as in `num_tokens`."""
+        tokens, rows = Counter[str](), Counter[str]()
+        for language, own, starts in zip(self._languages, self._tokens, self._starts, strict=True):
+            tokens[language] += len(own)
+            rows[language] += len(starts) - 1
+        return {language: tokens[language] / rows[language] for language in tokens}
 
     @property
     def languages(self) -> dict[str, list[tuple[int, int]]]:

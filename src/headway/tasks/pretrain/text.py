@@ -38,8 +38,8 @@ class Prepared:
 
     @property
     def tokens_per_row(self) -> float:
-        """On average, without padding."""
-        return self.training.shards.num_tokens / len(self.training.shards)
+        """Of training, on average, without padding."""
+        return self.training.tokens_per_row
 
     def parts(self, step: int, plan: Optimisation, rank: int, world: int) -> list[Batch]:
         """What a process computes of a step's batch."""
