@@ -141,9 +141,10 @@ def test_items_are_taken_at_a_rate(rate, taken):
     assert "".join(repeated("abcdef", rate)) == taken
 
 
-def test_small_languages_are_drawn_more_often_and_all_text_is_bounded(tmp_path):
-    (tmp_path / "large.txt").write_text("\n\n".join(["aaaa"] * 10_000))
-    (tmp_path / "small.txt").write_text("\n\n".join(["bbbb"] * 100))
+@pytest.mark.parametrize("between", ["\n\n", "\n"])  # many documents, or one
+def test_small_languages_are_drawn_more_often_and_all_text_is_bounded(tmp_path, between):
+    (tmp_path / "large.txt").write_text(between.join(["aaaa"] * 10_000))
+    (tmp_path / "small.txt").write_text(between.join(["bbbb"] * 100))
     corpora = [open_corpus(tmp_path / f"{name}.txt", language=name) for name in ("large", "small")]
     normalizer = train_tokenizer("builtin:5", "word").backend_tokenizer.normalizer
     census = take_census(corpora, normalizer, 0.5, 10**9)

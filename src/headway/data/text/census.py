@@ -18,10 +18,10 @@ UNICODE = 0x110000
 
 @dataclass(frozen=True, kw_only=True)
 class Census:
-    """How often to take each language's documents, and the characters of what is then taken.
+    """How often to take each language's lines, and the characters of what is then taken.
 
     Attributes:
-        rates: how many times to take a document of a language, on average.
+        rates: how many times to take a line of a language, on average.
         characters: normalised characters with their counts, most frequent first, white space left out.
     """
 
@@ -29,10 +29,10 @@ class Census:
     characters: dict[str, float]
 
     def lines(self, corpora: Sequence[Corpus]) -> Iterator[str]:
-        """The lines to learn from."""
+        """The lines to learn from. No document is taken or left as a whole: one may be all there is of a language."""
         for corpus in corpora:
-            for document in repeated(corpus, self.rates[corpus.language or ""]):
-                yield from document
+            lines = (line for document in corpus for line in document)
+            yield from repeated(lines, self.rates[corpus.language or ""])
 
     def most_frequent(self, count: int) -> list[str]:
         """That many characters, or all there are, most frequent first."""
