@@ -8,6 +8,7 @@ import pytest
 
 from headway.tasks.pretrain import ModelChoice, Optimisation, PretrainConfig, Text
 from headway.tasks.pretrain.text import prepared
+from headway.tasks.training import preparing
 from headway.tasks.training.processes import Processes
 from headway.tasks.translate.data import prepared as prepared_pairs
 from headway.tasks.translate.recipes import quick
@@ -51,6 +52,24 @@ def test_text_that_changed_is_cut_again_unless_the_run_goes_on(corpus, tmp_path)
     assert "one two" in first(prepared(asked(path), own, alone, show=False, continues=True))
     with pytest.raises(FileNotFoundError, match=r"corpus\.txt"):
         prepared(asked(path), own, alone, show=False)
+
+
+def test_what_was_half_removed_is_not_taken_for_whole(tmp_path, monkeypatch):
+    folder = tmp_path / "data"
+    preparing.claim(folder, {"length": 32}, ["a"])
+    for name in ("index", "tokenizer"):
+        (folder / name).write_text("made of length 32")
+
+    def killed(folder):
+        (folder / "tokenizer").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(preparing.shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            preparing.claim(folder, {"length": 64}, ["a"])
+    preparing.claim(folder, {"length": 32}, ["a"])
+    assert [path.name for path in folder.iterdir()] == ["text.json"]
 
 
 def test_rows_are_packed_as_asked(corpus, tmp_path):

@@ -22,6 +22,7 @@ def claim(folder: Path, settings: Mapping[str, Any], sources: Sequence[Any]) -> 
     wanted = json.loads(json.dumps({**settings, "sources": sources}))
     record = folder / "text.json"
     if folder.exists() and not (record.exists() and read_json(record) == wanted):
+        record.unlink(missing_ok=True)  # first, so that what is left of the rest is never taken for whole
         shutil.rmtree(folder)
     if not record.exists():
         write_json(record, wanted)
