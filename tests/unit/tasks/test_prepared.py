@@ -54,6 +54,16 @@ def test_text_that_changed_is_cut_again_unless_the_run_goes_on(corpus, tmp_path)
         prepared(asked(path), own, alone, show=False)
 
 
+def test_a_language_that_is_held_out_as_a_whole_is_refused(corpus, tmp_path):
+    path, _ = corpus
+    one = tmp_path / "one.txt"
+    one.write_text("\n".join(f"alpha beta gamma {at % 40} ." for at in range(400)))
+    config = asked(path)
+    text = replace(config.text, corpus=(f"en={path}", f"sw={one}"), validation=0.9)
+    with pytest.raises(ValueError, match="validation: expected text of every language to train on, got none of sw"):
+        prepared(replace(config, text=text), tmp_path / "data", Processes(cpu=True), show=False)
+
+
 def test_what_was_half_removed_is_not_taken_for_whole(tmp_path, monkeypatch):
     folder = tmp_path / "data"
     preparing.claim(folder, {"length": 32}, ["a"])

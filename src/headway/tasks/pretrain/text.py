@@ -74,6 +74,7 @@ def prepared(
             f"packed: expected {shards['train'].packed}, as the rows in {folder} are, got {text.packed}. "
             f"{'Pass' if shards['train'].packed else 'Leave out'} --packed, or leave --data out."
         )
+    _check_languages(shards["train"])
     _check_known(shards["validation"])
     plan, masked = config.optimisation, text.mask_probability
     static = bool(plan.compile) or processes.device.type == "cuda"  # compiled once, recorded once
@@ -88,6 +89,16 @@ def prepared(
             static=static,
         ),
     )
+
+
+def _check_languages(shards: Shards) -> None:
+    """A language in a file of one document would be held out as a whole, and nothing of it be learned."""
+    missing = [name for name, of in shards.index["languages"].items() if of["rows"] and name not in shards.languages]
+    if missing:
+        raise ValueError(
+            f"validation: expected text of every language to train on, got none of {', '.join(missing)}, all held out: "
+            f"whole documents are. Put blank lines between documents, or lower --validation."
+        )
 
 
 def _check_known(shards: Shards) -> None:
