@@ -12,6 +12,7 @@ from torch import Tensor
 from headway.attention.masking import Masking
 from headway.attention.request import Request
 from headway.bias import Bias, Dense, EdgeKeys, LowRank, RelativeKeys, SegmentTable, Toeplitz
+from headway.running import without_autocast
 
 KINDS = (Toeplitz, LowRank, SegmentTable, RelativeKeys, EdgeKeys, Dense)
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -81,7 +82,9 @@ def _half_bias(request: Request) -> bool:
 
 
 def _score_mod(bias: Bias, q: Tensor, scale: float) -> ScoreMod:
-    mods = [_term_mod(term, q, scale) for term in bias.terms]
+    # In float32, as the kernel keeps scores: torch's makes NaN of a float64 bias beside others.
+    with without_autocast(q.device.type):
+        mods = [_term_mod(term.to(torch.float32), q, scale) for term in bias.terms]
 
     def add_all(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         for mod in mods:

@@ -21,6 +21,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's compiler uses torch.jit
 ]
 
+
+@pytest.fixture(autouse=True)
+def compiled_anew():
+    """torch compiles it for each case, and stops after eight."""
+    torch.compiler.reset()
+
+
 SMALL = torch.uint8
 CASES = {
     "toeplitz, causal": (17, 33, lambda: hw.Toeplitz(torch.randn(1, H, 49)), lambda: {"causal": True}),
@@ -68,3 +75,29 @@ def test_flex_is_the_oracle(case):
     assert torch.isfinite(got).all()
     assert_close(got, want, rtol=1e-5, atol=1e-5)
     assert torch.equal((got == 0).all(-1), (want == 0).all(-1))
+
+
+def test_a_bias_in_float64_beside_float32():
+    """Of which torch's kernel made NaN."""
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, B, H, 17, D)
+    bias = hw.Toeplitz(torch.randn(1, H, 33, dtype=torch.float64))
+    with torch.no_grad():
+        want = hw.attention(q, k, v, bias, backend="eager")
+        got = hw.attention(q, k, v, bias, backend="flex")
+    assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["low rank", "relative keys"])
+def test_under_autocast_a_bias_keeps_its_digits(kind):
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, B, H, 17, D)
+    bias = {
+        "low rank": hw.LowRank(*(3 * torch.randn(2, 1, H, 17, 8))),
+        "relative keys": hw.RelativeKeys(torch.randn(1, 9, D)),
+    }[kind]
+    with torch.no_grad():
+        right = hw.attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), bias, backend="flex")
+        with torch.autocast("cpu", torch.bfloat16):
+            found = hw.attention(q, k, v, bias, backend="flex")
+    assert torch.equal(found, right)
