@@ -222,10 +222,12 @@ class Encoding(nn.Module):
         key = (self.layer_set(layer), q_len or 0, k_len or 0, q_start)
         kept = self._frozen.get(key)
         if kept is None or not _equal(kept, bias):
-            if len(self._frozen) >= 2 * self.dims.num_layers:  # room for two lengths; forget the oldest
-                self._frozen.pop(next(iter(self._frozen)))
+            others = dict(self._frozen)  # a copy: several threads may use one model
+            if len(others) >= 2 * self.dims.num_layers:  # room for two lengths; forget the oldest
+                others.pop(next(iter(others)))
             with torch.inference_mode(False):
-                kept = self._frozen[key] = bias.frozen()
+                kept = bias.frozen()
+            self._frozen = {**others, key: kept}
         return kept
 
     def __getstate__(self) -> dict[str, Any]:

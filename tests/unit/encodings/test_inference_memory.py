@@ -5,6 +5,8 @@ be a silent error, so each way of changing a parameter has its test.
 """
 
 import copy
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -233,3 +235,20 @@ def test_derivatives_by_transforms_are_those_of_the_parameters(name):
         stacked = {key: torch.stack([value, change[key]]) for key, value in parameters.items()}
         assert_close(torch.func.vmap(total)(stacked), torch.stack([total(parameters), total(change)]), **CLOSE)
         assert_close(total(parameters), total({**parameters}), **CLOSE)
+
+
+def test_threads_may_share_an_encoding():
+    """Each of them finds other lengths kept, and forgets some."""
+    enc = ENCODINGS["t5"](Dimensions(**SIZES))
+    interval = sys.getswitchinterval()
+
+    def serve(first):
+        with torch.no_grad():
+            return all(enc.bias(0, 1 + n % 7, 9).shape[2] == 1 + n % 7 for n in range(first, first + 1000))
+
+    sys.setswitchinterval(1e-6)  # as unlucky as can be
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            assert all(threads.map(serve, range(8)))
+    finally:
+        sys.setswitchinterval(interval)
