@@ -240,6 +240,26 @@ def test_error_is_that_of_the_oracle(kind, dtype, own_dtype):
             assert error(x, want) <= budget, f"{backend}, result {index}: {error(x, want)} > {budget}"
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_gradients_of_a_bias_where_few_keys_are_seen(dtype):
+    """Packed texts of two tokens: in dp - g . out nearly everything cancels, so that both must be exact."""
+    length = 200
+    q, k, v, upstream = (t.to(dtype) for t in torch.randn(4, 4, H, length, 16))
+    values = torch.randn(1, H, 2 * length - 1)
+    texts = (torch.arange(length) // 2).expand(4, -1)
+
+    def gradient(kind, backend):
+        learned = values.to(torch.promote_types(kind, torch.float32)).requires_grad_()
+        bias = hw.Toeplitz(learned)
+        output = hw.attention(q.to(kind), k.to(kind), v.to(kind), bias, documents=texts, backend=backend)
+        return torch.autograd.grad(output, learned, upstream.to(kind))[0]
+
+    exact = gradient(torch.float64, "eager")
+    of_oracle = (gradient(dtype, "eager") - exact).norm()
+    for backend in ("blockwise", "matrix"):
+        assert (gradient(dtype, backend) - exact).norm() < 0.1 * of_oracle, backend
+
+
 @pytest.mark.parametrize("backend", ["eager", *FAST])
 def test_large_scores_stay_finite(backend):
     """Scores of thousands: a softmax that forgets to subtract the maximum overflows."""

@@ -35,7 +35,9 @@ def blockwise(
     scale: float,
     dropout: float,
     seed: Tensor | None,
-) -> tuple[Tensor, Tensor]:  # output (B, H, Lq, Dv); log of the softmax's denominators (B, H, Lq, 1)
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Output (B, H, Lq, Dv), log of the softmax's denominators (B, H, Lq, 1), and what rounding took from the output
+    where that is in half precision: of few keys nearly everything in ds cancels, and g . out must be exact."""
     with without_autocast(q.device.type):
         work = _Work(q, k, v, tensors, kinds, starts, scale, dropout, seed)
         masking = _masking(q, k, mask, causal, lengths, q_documents, k_documents)
@@ -59,7 +61,9 @@ def blockwise(
                 total.masked_fill_(total == 0, torch.inf)
             torch.div(out, total, out=work.rows(output, block))
             torch.add(top, total.log_(), out=work.rows(logsum, block))
-        return output.to(q.dtype), logsum
+        rounded = output.to(q.dtype)
+        rest = output.new_empty(0) if rounded is output else (output - rounded).to(q.dtype)
+        return rounded, logsum, rest
 
 
 @torch.library.custom_op("headway::blockwise_backward", mutates_args=())
@@ -70,6 +74,7 @@ def blockwise_backward(
     v: Tensor,
     output: Tensor,
     logsum: Tensor,
+    rest: Tensor,
     tensors: list[Tensor],
     kinds: str,
     starts: list[int],
@@ -90,7 +95,8 @@ def blockwise_backward(
             for term in work.all_terms:
                 term.track()
         g = grad.to(work.q.dtype).contiguous()
-        delta = (g * output).sum(-1, keepdim=True)
+        exact = output.to(g.dtype) + rest if rest.numel() > 0 else output
+        delta = (g * exact).sum(-1, keepdim=True)
         dq, dk, dv = (torch.zeros_like(t) for t in (work.q, work.k, work.v))
         for block in work.blocks(masking):
             q_tile, g_tile = work.rows(work.q, block), work.rows(g, block)
@@ -270,13 +276,14 @@ def _masking(
 @blockwise.register_fake
 def _(q, k, v, *rest):  # type: ignore[no-untyped-def]
     logsum = q.new_empty((*q.shape[:3], 1), dtype=torch.promote_types(q.dtype, torch.float32))
-    return q.new_empty(*q.shape[:3], v.shape[3]), logsum
+    output = q.new_empty(*q.shape[:3], v.shape[3])
+    return output, logsum, q.new_empty(0) if logsum.dtype == q.dtype else torch.empty_like(output)
 
 
 @blockwise_backward.register_fake
-def _(grad, q, k, v, output, logsum, tensors, *rest):  # type: ignore[no-untyped-def]
+def _(grad, q, k, v, output, logsum, rest, tensors, *others):  # type: ignore[no-untyped-def]
     grads = [torch.empty_like(t) for t in (q, k, v)]
-    if rest[-1]:
+    if others[-1]:
         grads += [torch.empty_like(t) if t.is_floating_point() else t.new_empty(0) for t in tensors]
     return grads
 
@@ -289,8 +296,8 @@ def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
     ctx.set_materialize_grads(False)
 
 
-def _differentiate(ctx, grad, _):  # type: ignore[no-untyped-def]
-    q, k, v, output, logsum, mask, lengths, q_documents, k_documents, seed, *tensors = ctx.saved_tensors
+def _differentiate(ctx, grad, *_):  # type: ignore[no-untyped-def]
+    q, k, v, output, logsum, rest, mask, lengths, q_documents, k_documents, seed, *tensors = ctx.saved_tensors
     kinds, starts, causal, scale, dropout = ctx.settings
     nothing: tuple[object, ...] = (
         None,
@@ -300,11 +307,11 @@ def _differentiate(ctx, grad, _):  # type: ignore[no-untyped-def]
     if grad is None:
         return None, None, None, [None] * len(tensors), *nothing
     grads = blockwise_backward(
-        grad, q, k, v, output, logsum, tensors, kinds, starts, mask, causal, lengths, q_documents, k_documents,
+        grad, q, k, v, output, logsum, rest, tensors, kinds, starts, mask, causal, lengths, q_documents, k_documents,
         scale, dropout, seed, ctx.learned,
     )  # fmt: skip
-    rest = grads[3:] if ctx.learned else [None] * len(tensors)
-    of_tensors = [g if g is not None and t.is_floating_point() else None for g, t in zip(rest, tensors, strict=True)]
+    others = grads[3:] if ctx.learned else [None] * len(tensors)
+    of_tensors = [g if g is not None and t.is_floating_point() else None for g, t in zip(others, tensors, strict=True)]
     return *grads[:3], of_tensors, *nothing
 
 
