@@ -110,6 +110,17 @@ def test_scale_and_other_dtypes():
 
 
 @needs_compiler
+def test_nothing_is_read_beyond_the_keys():
+    """Of a compiled call nobody has checked the lengths."""
+    q, k, v = inputs(30, 60)
+    from headway.attention.native import op
+
+    want = hw.attention(q, k[:, :, :30], v[:, :, :30], backend="native")
+    got = op.native(q, k[:, :, :30], v[:, :, :30], None, torch.tensor([30, 45]), False, 64**-0.5)
+    assert torch.equal(got, want)
+
+
+@needs_compiler
 def test_queries_that_see_nothing_give_zeros():
     q, k, v = inputs(200, 150)
     got = check(q, k, v, toeplitz(200, 150), causal=True, lengths=torch.tensor([0, 150]))

@@ -207,7 +207,7 @@ void attend(const Call& x, Scratch& s, int64_t b, int64_t h, int64_t first) {
     const float* v = x.v + b * x.v_strides[0] + h / x.groups * x.v_strides[1];
     float* out = x.out + b * x.out_strides[0] + h * x.out_strides[1] + first * x.out_strides[2];
     const int64_t past = x.k_len - x.q_len + first;  // in causal order the last key that the first query sees
-    int64_t keys = x.lengths ? x.lengths[b] : x.k_len;
+    int64_t keys = x.lengths ? std::min(x.lengths[b], x.k_len) : x.k_len;  // torch.compile leaves lengths unchecked
     if (x.causal) keys = std::min(keys, past + rows);
     if (keys <= 0) {
         for (int64_t r = 0; r < rows; r++) std::memset(out + r * x.out_strides[2], 0, x.v_width * sizeof(float));
