@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from typing import Self
@@ -72,8 +73,12 @@ class CostConfig:
             raise ValueError(f"device: expected auto, cpu, cuda or cuda:N, got {self.device!r}.")
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout: expected a probability of at least 0 and below 1, got {self.dropout}.")
-        if self.minutes is not None and self.minutes <= 0:
-            raise ValueError(f"minutes: expected more than 0, got {self.minutes}.")
+        if self.minutes is not None and not 0 < self.minutes < math.inf:
+            raise ValueError(f"minutes: expected more than 0, got {self.minutes}. Leave it out for no limit.")
+        for name in ("models", "lengths", "modes"):
+            value = getattr(self, name)
+            if value is not None and len(set(value)) < len(value):
+                raise ValueError(f"{name}: expected each once, got {value!r}.")
 
     @property
     def rows(self) -> tuple[str, ...]:

@@ -21,6 +21,11 @@ from headway.cost import CostConfig
         ({"segments": "both"}, "segments: expected one of none, input, per-head"),
         ({"dropout": 1.0}, "dropout: expected a probability"),
         ({"minutes": 0}, "minutes: expected more than 0"),
+        ({"minutes": float("inf")}, "minutes: expected more than 0, got inf"),
+        ({"minutes": float("nan")}, "minutes: expected more than 0, got nan"),
+        ({"models": ("tiny", "tiny")}, "models: expected each once"),
+        ({"lengths": (128, 64, 128)}, "lengths: expected each once"),
+        ({"modes": ("training", "training")}, "modes: expected each once"),
     ],
 )
 def test_bad_values_say_what_is_right(given, message):
