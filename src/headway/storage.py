@@ -59,6 +59,13 @@ def make_folder(path: str | os.PathLike[str]) -> None:
         raise FileExistsError(f"out: expected a folder, got {file}, which is a file. Name another one.") from None
 
 
+def check_file(path: str | os.PathLike[str]) -> None:
+    """Raise where a file could not be written in the end, before the work for it begins; its folder is made."""
+    if Path(path).is_dir():
+        raise FileExistsError(f"out: expected a file, got {path}, which is a folder. Name a file in it.")
+    make_folder(Path(path).parent)
+
+
 def remove_leftovers(folder: str | os.PathLike[str]) -> list[Path]:
     """Remove what killed writers left in the folder, and return it. Call it where no other process is writing."""
     left = sorted(path for path in Path(folder).glob(f".*{LEFTOVER}"))

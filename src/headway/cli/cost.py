@@ -87,8 +87,10 @@ def _run(config: CostConfig, out: str | None, as_json: bool) -> None:
 
     from headway.cost.measure import measure
     from headway.cost.show import show
-    from headway.storage import write_json
+    from headway.storage import check_file, write_json
 
+    if out is not None:
+        check_file(out)
     with Console(stderr=True).status("") as status:
         table = measure(config, tell=status.update)
     if as_json:

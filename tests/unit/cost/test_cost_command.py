@@ -64,3 +64,10 @@ def test_bad_input_is_told_without_a_traceback(arguments, message):
     done = run("cost", *arguments)
     assert done.exit_code == 2
     assert message in " ".join(done.stderr.split())
+
+
+def test_a_folder_as_out_is_met_before_anything_is_measured(tmp_path):
+    done = run(*SMALL, "--encodings", "none", "--out", str(tmp_path))
+    assert done.exit_code != 0
+    assert "out: expected a file" in " ".join(done.stderr.split())
+    assert done.stdout == ""  # no table

@@ -13,7 +13,7 @@ from typing import BinaryIO, TextIO
 
 from headway.data.text.readers import Problems
 from headway.data.translation.readers import lines
-from headway.storage import atomic_path, make_folder
+from headway.storage import atomic_path, check_file
 
 BLOCK = 4096  # lines of a file that are sorted by length together
 STANDARD = "-"
@@ -34,11 +34,8 @@ def blocks(source: str) -> Iterator[list[str]]:
 
 def check_output(path: str | None) -> None:
     """Raise where a file could not be written in the end; None and "-" are standard output."""
-    if path is None or path == STANDARD:
-        return
-    if Path(path).is_dir():
-        raise FileExistsError(f"out: expected a file, got {path}, which is a folder. Name a file in it.")
-    make_folder(Path(path).parent)
+    if path is not None and path != STANDARD:
+        check_file(path)
 
 
 @contextmanager
