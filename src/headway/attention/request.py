@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 
 from headway.attention.masking import Masking
 from headway.bias import Bias, Dense, Structured, ValueBias
-from headway.bias.base import dtype_name
+from headway.bias.base import IDS, dtype_name
 from headway.running import autocast_dtype, is_transformed, may_read
 
 Documents = Tensor | tuple[Tensor, Tensor]
@@ -226,9 +226,9 @@ def _check_mask(mask: Tensor, shape: tuple[int, int, int, int], device: torch.de
 
 def check_lengths(lengths: Tensor, batch: int, k_len: int, device: torch.device | None = None) -> None:
     """Raise unless lengths are one of 0 to `k_len` for each sequence, on the device if one is named."""
-    if not isinstance(lengths, Tensor) or lengths.is_floating_point() or lengths.dtype == torch.bool:
+    if not isinstance(lengths, Tensor) or lengths.dtype not in IDS:
         got = dtype_name(lengths.dtype) if isinstance(lengths, Tensor) else type(lengths).__name__
-        raise TypeError(f"lengths: expected an integer tensor (B,), got {got}.")
+        raise TypeError(f"lengths: expected an integer tensor (B,), got {got}. Make it one of torch.long.")
     if tuple(lengths.shape) != (batch,):
         raise ValueError(f"lengths: expected one length per sequence, ({batch},), got {tuple(lengths.shape)}.")
     if device is not None and lengths.device != device:
@@ -254,9 +254,9 @@ def _documents(
     if not isinstance(documents, tuple) or len(documents) != 2:
         raise TypeError(f"documents: expected ids (B, L) or a pair of them, got {type(documents).__name__}.")
     for ids, length in zip(documents, (q_len, k_len), strict=True):
-        if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.dtype == torch.bool:
+        if not isinstance(ids, Tensor) or ids.dtype not in IDS:
             got = dtype_name(ids.dtype) if isinstance(ids, Tensor) else type(ids).__name__
-            raise TypeError(f"documents: expected integer ids, got {got}.")
+            raise TypeError(f"documents: expected integer ids, got {got}. Make them torch.long.")
         if ids.dim() != 2 or (ids.shape[0] != 1 and ids.shape[0] != batch) or ids.shape[1] != length:
             raise ValueError(f"documents: expected ids ({batch}, {length}), got {tuple(ids.shape)}.")
         if ids.device != device:

@@ -12,6 +12,7 @@ from torch import Tensor
 from headway.running import without_autocast
 
 Length = int | None  # None: not fixed by the bias itself, taken from the call
+IDS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # of wider unsigned ones torch knows no minimum
 
 
 class Structured:
@@ -246,7 +247,7 @@ def check_float(name: str, tensor: Tensor) -> None:
 
 
 def check_integer(name: str, tensor: Tensor) -> None:
-    if tensor.is_floating_point() or tensor.dtype == torch.bool or tensor.is_complex():
+    if tensor.dtype not in IDS:
         raise TypeError(f"{name}: expected integer ids, got {dtype_name(tensor.dtype)}. Convert it with .long().")
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from headway.bias import Bias, ValueBias
+from headway.bias.base import IDS
 from headway.running import may_read
 
 SHARINGS = ("none", "head", "layer")
@@ -274,7 +275,7 @@ def _check_ids(name: str, ids: Tensor | None, length: int) -> None:
         raise ValueError(
             f"{name}: expected ids (B, {length}) of the whole sequence (q_start + length), got {tuple(ids.shape)}."
         )
-    if ids.is_floating_point() or ids.dtype == torch.bool:
+    if ids.dtype not in IDS:
         raise TypeError(f"{name}: expected integer ids, got {ids.dtype}. Convert them with .long().")
 
 

@@ -244,6 +244,11 @@ WRONG_TYPE = {
     "causal number": (lambda: {"causal": 1}, r"causal: expected True or False, got int"),
     "float lengths": (lambda: {"lengths": F(B)}, r"lengths: expected an integer tensor \(B,\), got float32"),
     "boolean lengths": (lambda: {"lengths": ids(B).bool()}, r"lengths: expected an integer tensor \(B,\), got bool"),
+    "wide unsigned lengths": (lambda: {"lengths": ids(B).to(torch.uint32)}, r"got uint32\. Make it one of torch\.long"),
+    "wide unsigned documents": (
+        lambda: {"documents": (ids(B, LQ).to(torch.uint16), ids(B, LK))},
+        r"documents: expected integer ids, got uint16\. Make them torch\.long",
+    ),
     "list lengths": (lambda: {"lengths": [3, 5]}, r"lengths: expected an integer tensor \(B,\), got list"),
     "float documents": (lambda: {"documents": (F(B, LQ), ids(B, LK))}, r"documents: expected integer ids, got float32"),
     "list documents": (

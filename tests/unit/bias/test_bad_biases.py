@@ -135,6 +135,10 @@ WRONG_TYPE = {
         lambda: SegmentTable(F(1, 2, 2), IDS.float(), IDS),
         r"SegmentTable.q_segments: expected integer ids, got float32",
     ),
+    "wide unsigned ids": (
+        lambda: SegmentTable(F(1, 2, 2), IDS, IDS.to(torch.uint16)),
+        r"SegmentTable.k_segments: expected integer ids, got uint16. Convert it with .long",
+    ),
     "bool ids": (
         lambda: SegmentTable(F(1, 2, 2), IDS, IDS.bool()),
         r"SegmentTable.k_segments: expected integer ids, got bool",

@@ -139,7 +139,7 @@ def test_wrong_ids(build, name):
             ):
                 with pytest.raises(ValueError, match=refusal):
                     call()
-        for dtype in (torch.float32, torch.bool):
+        for dtype in (torch.float32, torch.bool, torch.uint16):
             refusal = rf"{what}: expected integer ids, got {re.escape(str(dtype))}.*\.long\(\)"
             for call in (
                 lambda dtype=dtype, what=what: enc.bias(0, 5, 5, **{what: torch.zeros(2, 5, dtype=dtype)}),
