@@ -27,8 +27,9 @@ def why_not(request: Request) -> str | None:
     for term in () if request.bias is None else request.bias.terms:
         if not isinstance(term, KINDS):
             return f"it has no form for {type(term).__name__}, only for {', '.join(k.__name__ for k in KINDS)}"
-    if request.q.shape[-1] & (request.q.shape[-1] - 1) or request.v.shape[-1] & (request.v.shape[-1] - 1):
-        return f"it needs head widths that are powers of two, and got {request.q.shape[-1]}"
+    for width in (request.q.shape[-1], request.v.shape[-1]):
+        if width & (width - 1):
+            return f"it needs head widths that are powers of two, and got {width}"
     if request.q.dtype == torch.float64:
         return "it has no float64 kernel"
     if request.q.device.type == "cpu" and request.needs_grad:

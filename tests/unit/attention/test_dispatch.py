@@ -276,7 +276,7 @@ def test_a_named_backend_raises_with_the_reason(function, case):
     ("inputs", "reason"),
     [
         ([torch.randn(1, 1, 3, 6)] * 3, "head widths that are powers of two, and got 6"),
-        ([torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 6)], "widths that are powers of two"),
+        ([torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 6)], "of two, and got 6"),
         ([torch.randn(1, 1, 3, 4, dtype=torch.float64)] * 3, "it has no float64 kernel"),
         ([torch.randn(1, 1, 3, 4, requires_grad=True)] * 3, "no backward pass on the CPU"),
     ],
