@@ -20,6 +20,11 @@ def _compiler(monkeypatch):
     monkeypatch.setattr(native, "_missing", lambda: None)
 
 
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
 def qkv(length=L, requires_grad=False, **options):
     return [torch.randn(B, H, length, D, requires_grad=requires_grad, **options) for _ in range(3)]
 
