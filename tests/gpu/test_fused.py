@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 
 import pytest
@@ -287,3 +288,18 @@ def test_memory_at_131072_tokens():
     own = 5 * q.numel() * q.element_size()  # the output, its gradient, and the gradients of q, k, v
     assert extra - own < 2 * 2**30
     assert all(torch.isfinite(t.grad).all() for t in (q, k, v, values))
+
+
+@pytest.mark.parametrize("width", [16, 64])
+@pytest.mark.parametrize("length", [20, 200])
+def test_lengths_beyond_the_keys_are_all_of_them(one_tile, length, width, monkeypatch):
+    """On a GPU nobody reads lengths, so that kernels must not."""
+    monkeypatch.setattr(importlib.import_module("headway.attention.request"), "may_read", lambda lengths: False)
+    dtype = torch.bfloat16 if CUDA else torch.float32
+    q, k, v = (draw(2, 2, length, width).to(dtype) for _ in range(3))
+    bias = hw.Toeplitz(draw(1, 2, 2 * length - 1).float())
+    found = [
+        hw.attention(q, k, v, bias, lengths=torch.tensor([most, 9], device=DEVICE), backend="triton")
+        for most in (length, length + 40)
+    ]
+    torch.testing.assert_close(*found, rtol=0, atol=0)

@@ -162,8 +162,9 @@ def _needs_rest(request: Request, parts: Sequence[Tensor | None]) -> bool:
 
 
 def _lengths(request: Request) -> Tensor | None:
+    """Kernels trust them, and on a GPU nobody has read them."""
     lengths = request.masking.lengths
-    return None if lengths is None else lengths.to(torch.int32)
+    return None if lengths is None else lengths.clamp(max=request.k.shape[2]).to(torch.int32)
 
 
 def _is_relative(request: Request, q: Tensor, k: Tensor, v: Tensor) -> bool:
