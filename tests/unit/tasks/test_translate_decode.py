@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
 
 from headway.data.translation.parallel import open_parallel
 from headway.data.translation.vocabulary import train_vocabulary
@@ -97,8 +100,14 @@ def test_bad_limits(words, options, message):
 def test_a_tokenizer_of_another_model(words):
     echo = Echo(words)
     echo.config.vocab_size = 10
-    with pytest.raises(ValueError, match=r"tokenizer: expected at most 10 tokens \(from the model\), got \d+"):
+    with pytest.raises(ValueError, match=r"tokenizer: expected ids below 10 \(from the model\), got \d+"):
         Translator(echo, words)
+    gaps = json.loads(words.backend_tokenizer.to_str())
+    gaps["model"]["vocab"] = {word: 2 * at for word, at in gaps["model"]["vocab"].items()}
+    gaps["added_tokens"] = [{**token, "id": 2 * token["id"]} for token in gaps["added_tokens"]]
+    echo.config.vocab_size = len(words)
+    with pytest.raises(ValueError, match=rf"expected ids below {len(words)} .*, got {2 * len(words) - 2}"):
+        Translator(echo, PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(gaps))))
     with pytest.raises(FileNotFoundError, match="model: expected a folder such as model/ of a run, got 'nowhere'"):
         Translator.load("nowhere")
 

@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headway.data.text.tokenizers import highest_id
 from headway.storage import config_hash, read_json
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def tokenizer_facts(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
         )
     cut = plain_backend(tokenizer).encode(PROBE, add_special_tokens=False).ids
     vocabulary = tokenizer.get_vocab()
-    vocab_size = max(vocabulary.values()) + 1
+    vocab_size = highest_id(tokenizer) + 1
     return {
         "hash": config_hash({"vocabulary": vocabulary, "specials": specials, "probe": cut}),
         "vocab_size": vocab_size,

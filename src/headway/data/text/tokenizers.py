@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
@@ -81,6 +82,11 @@ def train_tokenizer(
         with atomic_path(out) as folder:
             tokenizer.save_pretrained(folder)
     return tokenizer
+
+
+def highest_id(tokenizer: Any) -> int:
+    """Of a token. A model needs one word more than that: some vocabularies leave numbers between that no token has."""
+    return max(tokenizer.get_vocab().values())
 
 
 def _normalizer(kind: str, lowercase: bool) -> normalizers.Normalizer:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from headway.data.text.tokenizers import highest_id
 from headway.data.translation.cleaning import Cleaner, Rules
 from headway.data.translation.parallel import ParallelText
 from headway.data.translation.readers import Pair
@@ -98,7 +99,7 @@ def build_pairs(
         if read_json(folder / "index.json").get("made_of") != config_hash(made_of):
             raise FileExistsError(f"out: expected a new folder or one of the same pairs, got {folder}. Remove it.")
         return EncodedPairs(folder, tokenizer)
-    cleaner, dtype = Cleaner(rules), np.dtype("uint16" if len(tokenizer) <= 1 << 16 else "uint32")
+    cleaner, dtype = Cleaner(rules), np.dtype("uint16" if highest_id(tokenizer) < 1 << 16 else "uint32")
     with atomic_path(folder) as temporary:
         temporary.mkdir()
         kept = _write(temporary, _chunks(text, Pieces(tokenizer), cleaner), dtype, progress)

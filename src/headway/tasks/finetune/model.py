@@ -20,6 +20,7 @@ from transformers import (
 from transformers.utils import logging
 
 import headway.convert  # noqa: F401  registers converted models
+from headway.data.text.tokenizers import highest_id
 from headway.data.transfer.task_sets import TaskSet
 from headway.models import EncoderConfig
 from headway.tasks.finetune.config import FinetuneConfig, Start
@@ -169,9 +170,9 @@ def _check_length(settings: Any, tokenizer: Any, length: int) -> None:
 
 def _check_words(settings: Any, tokenizer: Any) -> None:
     words = getattr(settings, "vocab_size", None)
-    if words is not None and len(tokenizer) > words:
+    if words is not None and highest_id(tokenizer) >= words:
         raise ValueError(
-            f"tokenizer: expected at most {words} tokens (from the model), got {len(tokenizer)}. "
+            f"tokenizer: expected ids below {words} (from the model), got {highest_id(tokenizer)}. "
             f"Give the tokenizer the model was trained with."
         )
 

@@ -13,6 +13,7 @@ import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from headway.data.mlm.packing import sentences, whole_sentences
+from headway.data.text.tokenizers import highest_id
 from headway.data.translation.batches import cut, padded
 from headway.data.translation.vocabulary import Pieces
 from headway.models.translation import TranslationConfig, TranslationModel
@@ -59,9 +60,9 @@ class Translator:
             )
         if tokens < 1:
             raise ValueError(f"tokens: expected at least 1, got {tokens}. A batch has at least one source.")
-        if len(tokenizer) > model.config.vocab_size:
+        if (highest := highest_id(tokenizer)) >= model.config.vocab_size:
             raise ValueError(
-                f"tokenizer: expected at most {model.config.vocab_size} tokens (from the model), got {len(tokenizer)}."
+                f"tokenizer: expected ids below {model.config.vocab_size} (from the model), got {highest}."
             )
         self.model, self.pieces = model, Pieces(tokenizer)
         self.limit = limit or longest

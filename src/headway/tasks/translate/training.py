@@ -10,6 +10,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from headway.data.text.tokenizers import highest_id
 from headway.models.translation import TranslationConfig, TranslationModel
 from headway.storage import read_json, write_json
 from headway.tasks.training import checkpoint
@@ -169,7 +170,7 @@ def model_config(config: TranslateConfig, data: Prepared) -> TranslationConfig:
     tokenizer = data.tokenizer
     return config.model.translation(
         length=config.data.rules.max_tokens,
-        vocab_size=len(tokenizer),
+        vocab_size=highest_id(tokenizer) + 1,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
