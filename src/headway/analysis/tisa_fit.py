@@ -52,6 +52,8 @@ def fit_tisa(
         raise ValueError(f"kernels: expected one or more numbers of kernels, each at least 1, got {list(kernels)}.")
     if starts < 1:
         raise ValueError(f"starts: expected at least 1, got {starts}.")
+    if seed < 0:  # what numpy draws with
+        raise ValueError(f"seed: expected a whole number of at least 0, got {seed}.")
     if len(profiles.offsets) < max(kernels) + EXTRA:
         raise ValueError(
             f"kernels: expected at least {max(kernels) + EXTRA} offsets to fit {max(kernels)} kernels to, got "

@@ -167,3 +167,5 @@ def test_bad_numbers_are_refused():
         fit_tisa(profile, kernels=[0])
     with pytest.raises(ValueError, match="starts: expected"):
         fit_tisa(profile, starts=0)
+    with pytest.raises(ValueError, match="seed: expected a whole number of at least 0, got -1"):
+        fit_tisa(profile, kernels=[1], seed=-1)
