@@ -82,6 +82,15 @@ def test_the_built_in_language_needs_no_data():
             lambda: config(transfer=("mnli=g",)),
             r"expected data sets like rte \(classes entailment not_entailment\), got mnli",
         ),
+        (
+            lambda: config("squad", dev=("xquad=x",)),
+            r"^dev: expected a split of xquad \(test\), got 'dev'\. Name one, as in xquad@test=SOURCE\.$",
+        ),
+        (
+            lambda: config("squad", dev=("xquad@train=x",)),
+            r"^dev: expected a split of xquad \(test\), got 'train'\. Name one, as in xquad@test=SOURCE\.$",
+        ),
+        (lambda: config(transfer=("mnli=g",)), r"^transfer: expected data sets like rte"),
         (lambda: config(dev=("rte@test_x=g",)), r"expected a split of rte \(train, dev, test\), got 'test_x'"),
         (
             lambda: config("xquad", train=("x",)),

@@ -164,20 +164,30 @@ class FinetuneConfig:
     out: str | None = None
 
     def __post_init__(self) -> None:
-        asked = self.task_set
-        for reference in (*self.training, *self.development, *self.transferring, *self.predicting):
-            other = task_set(reference.name)
-            if (other.kind, other.labels) != (asked.kind, asked.labels):
-                raise ValueError(
-                    f"data: expected data sets like {asked.name} ({asked.kind} {' '.join(asked.labels)}), "
-                    f"got {other.name} ({other.kind} {' '.join(other.labels)})."
-                )
-            if not other.parts(reference.split):
-                raise ValueError(
-                    f"data: expected a split of {other.name} ({', '.join(other.splits)}), got {reference.split!r}."
-                    f"{_trained_on(other) if reference.split == 'train' else ''}"
-                )
+        given = {
+            "data": self.training,
+            "dev": self.development,
+            "transfer": self.transferring,
+            "predict": self.predicting,
+        }
+        for name, references in given.items():
+            for reference in references:
+                self._check_reference(name, reference)
         self._check_languages()
+
+    def _check_reference(self, name: str, reference: Reference) -> None:
+        asked, other = self.task_set, task_set(reference.name)
+        if (other.kind, other.labels) != (asked.kind, asked.labels):
+            raise ValueError(
+                f"{name}: expected data sets like {asked.name} ({asked.kind} {' '.join(asked.labels)}), "
+                f"got {other.name} ({other.kind} {' '.join(other.labels)})."
+            )
+        if not other.parts(reference.split):
+            advice = f" Name one, as in {other.name}@{next(iter(other.splits))}=SOURCE."
+            raise ValueError(
+                f"{name}: expected a split of {other.name} ({', '.join(other.splits)}), got {reference.split!r}."
+                f"{_trained_on(other) if name == 'data' and reference.split == 'train' else advice}"
+            )
 
     def _check_languages(self) -> None:
         """Raise for languages where nothing would be evaluated or predicted in any. One that a data set does not have
