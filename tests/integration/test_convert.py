@@ -122,6 +122,9 @@ def test_bad_input_is_told(folders, tmp_path):
     assert "which is none" in told(bert, *tisa, "--text", tmp_path / "missing.txt")
     assert "Give --text FILE" in told(bert, *tisa, "--lengths", "32")
     assert "separated by commas" in told(bert, *tisa, "--lengths", "32,many")
+    (tmp_path / "text.txt").write_text("the dog sees the cat . " * 100)
+    said = told(bert, *tisa, "--text", tmp_path / "text.txt", "--lengths", "32,65")
+    assert "lengths: expected at most 64, all that the original or the converted" in said and "got 65." in said
     assert "to: expected one of tisa" in told(bert, "--to", "rope")
     assert "max_length: expected at most 64" in told(bert, *tisa, "--max-length", 65)
     assert "revision: expected none for a folder" in told(bert, *tisa, "--revision", "main")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,7 @@ def run(config: ConvertConfig, *, tell: Callable[[str], None] = lambda message: 
         )
     tell(f"converting to {config.to}")
     converted = convert(original, config.to, tokenizer=tokenizer, texts=to_fit, **config.options)
+    _check_room(config.lengths, longest(original), longest(converted))
     closeness, losses = None, {}
     if to_compare is not None:
         tell("comparing")
@@ -104,6 +105,17 @@ def run(config: ConvertConfig, *, tell: Callable[[str], None] = lambda message: 
             save_figure(length_figure(losses, positions=longest(original)), folder / "losses")
         write_json(folder / "conversion.json", {"config": asdict(config), **asdict(result), "versions": environment()})
     return result
+
+
+def _check_room(lengths: Sequence[int], *limits: int | None) -> None:
+    """Raise for lengths that no model takes: nothing could be measured there."""
+    known = [limit for limit in limits if limit is not None]
+    beyond = [length for length in lengths if len(known) == len(limits) and length > max(known)]
+    if beyond:
+        raise ValueError(
+            f"lengths: expected at most {max(known)}, all that the original or the converted model has positions for, "
+            f"got {', '.join(map(str, beyond))}. For longer texts use --mode replace with --max-length."
+        )
 
 
 def halves(text: str) -> tuple[list[str], list[str]]:
