@@ -57,6 +57,20 @@ def test_what_stopped_before_its_first_checkpoint_may_begin_anew(folder):
         folder.open({**CONFIG, "seed": 1}, resume=False)
 
 
+def test_a_sweep_of_which_no_run_got_anywhere_may_begin_anew(folder):
+    folder.open(CONFIG, resume=False)
+    run = RunFolder(folder.runs / "rate-1-seed-0")
+    run.open(CONFIG, resume=True)
+    folder.open({**CONFIG, "seed": 1}, resume=False)
+    assert not folder.runs.exists()  # its configuration would be in the way of the new one
+    run.open(CONFIG, resume=True)
+    run.checkpoints.mkdir()
+    (run.checkpoints / "epoch-1").mkdir()
+    with pytest.raises(FileExistsError, match="holds a stopped run"):
+        folder.open({**CONFIG, "seed": 1}, resume=False)
+    assert run.has_checkpoint
+
+
 def test_a_changed_configuration_is_refused_by_the_names_of_what_changed(folder):
     folder.open(CONFIG, resume=False)
     changed = {

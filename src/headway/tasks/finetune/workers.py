@@ -43,7 +43,7 @@ class Sweep:
     data: Material
 
     def folder(self, rate: float, seed: int) -> RunFolder:
-        return RunFolder(Path(self.config.folder) / "runs" / f"rate-{rate:g}-seed-{seed}")
+        return RunFolder(RunFolder(Path(self.config.folder)).runs / f"rate-{rate:g}-seed-{seed}")
 
     def finished(self) -> dict[Pair, RunResult]:
         """Results of the runs that are done, in the order of the grid."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,6 +44,7 @@ class RunFolder:
         self.result_file = path / "result.json"
         self.checkpoints = path / "checkpoints"
         self.model = path / "model"
+        self.runs = path / "runs"  # of a sweep
 
     @property
     def finished(self) -> bool:
@@ -91,6 +93,8 @@ class RunFolder:
             )
         remove_leftovers(self.path)
         remove_leftovers(self.checkpoints)
+        if not resume and self.runs.exists():  # of an attempt that got no further than their configurations
+            shutil.rmtree(self.runs)
         if not self.finished:
             before = read_json(self.config_file) if resume and self.config_file.is_file() else {}
             write_json(self.config_file, {**before, "config": config, "environment": environment()})
@@ -114,8 +118,11 @@ class RunFolder:
 
     def _holds_work(self) -> bool:
         """Whether there is more than what a run has before its first checkpoint."""
-        kept = {path.name for path in self.path.glob("[!.]*")} - {"config.json", "log.jsonl", "tensorboard", "data"}
-        return bool(kept - {"checkpoints"}) or self.has_checkpoint
+        begun = {"config.json", "log.jsonl", "tensorboard", "data", "checkpoints", "runs"}
+        others = {path.name for path in self.path.glob("[!.]*")} - begun
+        return (
+            bool(others) or self.has_checkpoint or any(RunFolder(run)._holds_work() for run in self.runs.glob("[!.]*"))
+        )
 
     def _check_same(self, config: Mapping[str, Any], free: Collection[str]) -> None:
         before, now = flat(read_json(self.config_file)["config"]), flat(json.loads(json.dumps(config)))
