@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headway.cli.options import seed_option
+
 if TYPE_CHECKING:
     from headway.convert.operation import ConvertConfig, Result
 
@@ -35,7 +37,7 @@ def convert(
         str | None, typer.Option(help="Loss of masked words at these lengths, such as 128,512,1024; needs --text.")
     ] = None,
     revision: Annotated[str | None, typer.Option(help="Of a model on the Hub: a branch, tag or commit.")] = None,
-    seed: Annotated[int, typer.Option(help="Of what is drawn: words, masks, a random start.")] = 0,
+    seed: Annotated[int, seed_option("Of what is drawn: words, masks, a random start.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Give a pretrained encoder a position bias, beside its position embeddings or in their place.

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headway.cli.options import seed_option
+
 if TYPE_CHECKING:
     from headway.cost.config import CostConfig
 
@@ -41,7 +43,7 @@ def cost(
         typer.Option("--graphs/--no-graphs", help="Replay steps as CUDA graphs, as training does; else on a GPU only."),
     ] = None,
     minutes: Annotated[float | None, typer.Option(help="After these, no further round begins.")] = None,
-    seed: Annotated[int, typer.Option(help="Of weights and words.")] = 0,
+    seed: Annotated[int, seed_option("Of weights and words.")] = 0,
     out: Annotated[str | None, typer.Option(help="File for the raw numbers, JSON.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the raw numbers in place of the table.")] = False,
 ) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headway.cli.options import seed_option
+
 if TYPE_CHECKING:
     from headway.tasks.finetune import FinetuneConfig, Result
 
@@ -44,7 +46,7 @@ def finetune(
     recipe: Annotated[str, typer.Option(help="full (rates x 5 seeds, as the papers) or quick.")] = "full",
     learning_rate: Annotated[list[float] | None, typer.Option(help="May be given several times.")] = None,
     seeds: Annotated[int | None, typer.Option(help="How many.")] = None,
-    seed: Annotated[int, typer.Option(help="The first one.")] = 0,
+    seed: Annotated[int, seed_option("The first one.")] = 0,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training data.")] = None,
     batch: Annotated[int | None, typer.Option(help="Sequences of a step.")] = None,
     position_rate: Annotated[

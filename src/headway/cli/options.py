@@ -1,4 +1,4 @@
-"""What the commands that train do with their options before they begin."""
+"""Options that commands share, and what those that train do with theirs before they begin."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from typing import Any, TypeVar
 import typer
 
 T = TypeVar("T")
+
+
+def seed_option(help: str) -> Any:
+    """A seed that every generator of random numbers takes."""
+    return typer.Option(min=0, max=2**32 - 1, help=help)
 
 
 def check_made(data: str | None, options: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.cli.options import check_made, check_trained, given, pairs, tell_of_new
+from headway.cli.options import check_made, check_trained, given, pairs, seed_option, tell_of_new
 
 if TYPE_CHECKING:
     from headway.tasks.pretrain import Result
@@ -51,7 +51,7 @@ def pretrain(
     position_rate: Annotated[
         float | None, typer.Option(help="Times the learning rate, for the encoding's parameters; short runs want 10.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of weights, order, masks and dropout.")] = None,
+    seed: Annotated[int | None, seed_option("Of weights, order, masks and dropout.")] = None,
     bf16: Annotated[bool | None, typer.Option("--bf16/--no-bf16", help="bfloat16; else on a GPU only.")] = None,
     compiled: Annotated[
         bool | None, typer.Option("--compile/--no-compile", help="torch.compile; else on a GPU only.")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headway.cli.options import seed_option
+
 if TYPE_CHECKING:
     from headway.tasks.translate import Result, TranslateConfig
 
@@ -73,7 +75,7 @@ def train(
     clip: Annotated[float | None, typer.Option(help="Largest norm of the gradients; else none.")] = None,
     save: Annotated[str | None, typer.Option(help="As the model: average, best (on dev) or last.")] = None,
     average: Annotated[int | None, typer.Option(help="Checkpoints to average.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of weights, order and dropout.")] = None,
+    seed: Annotated[int | None, seed_option("Of weights, order and dropout.")] = None,
     bf16: Annotated[bool | None, typer.Option("--bf16/--no-bf16", help="bfloat16; else on a GPU only.")] = None,
     compiled: Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile; else not.")] = None,
     graphs: Annotated[bool, typer.Option("--graphs/--no-graphs", help="On a GPU, replay steps as CUDA graphs.")] = True,
@@ -199,7 +201,7 @@ def decode(
     temperature: Annotated[float, typer.Option(help="Of sampling.")] = 1.0,
     top_k: Annotated[int | None, typer.Option(help="Of sampling: words to draw from.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Of sampling: their probability together.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of sampling.")] = None,
+    seed: Annotated[int | None, seed_option("Of sampling.")] = None,
     jobs: Annotated[int | None, typer.Option(help="Threads, on a CPU; else all cores.")] = None,
     cpu: Annotated[bool, typer.Option("--cpu", help="Leave a GPU alone.")] = False,
 ) -> None:
