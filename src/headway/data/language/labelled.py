@@ -7,6 +7,7 @@ small encoders learn in a hundred steps, `entailment_pair` and `question` what t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from random import Random
@@ -100,6 +101,7 @@ def entailment_pair(language: Language, rng: Random) -> EntailmentPair:
         premise = _act(language, rng, verb, agent._replace(modifier=near), patient)
     else:
         premise = _act(language, rng, verb, agent, patient._replace(modifier=near))
+    hypothesis: Sequence[NounPhrase]
     if label == "entailment":
         hypothesis = (agent, patient)
     elif label == "contradiction":

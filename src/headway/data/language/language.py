@@ -7,10 +7,11 @@ tests need no download, and the same seeds give the same sentences on every plat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from math import inf
 from random import Random
+from typing import Any
 
 from headway.data.language.grammar import MODIFY, Cast, OpenCast, Sampler, SharedCast
 from headway.data.language.lexicon import Lexicon, build_lexicon
@@ -61,7 +62,7 @@ class Controls:
         )
 
     @classmethod
-    def named(cls, controls: dict[str, int | None]) -> Controls:
+    def named(cls, controls: Mapping[str, Any]) -> Controls:
         """Controls from keyword arguments; an unknown name raises."""
         known = [each.name for each in fields(cls)]
         for name in controls:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from headway.data.language.grammar import Clause, NounPhrase, Predicate, Relative
 from headway.data.language.lexicon import Lexicon, Token
@@ -78,7 +78,7 @@ def realise(tree: Clause, lexicon: Lexicon) -> Sentence:
     first = tree.predicates[0]
     finite, other = predicates[0]
     subject_role = Role(tree.subject.noun, subject)
-    other_role = Role(first.complement.noun, other) if isinstance(first.complement, NounPhrase) else None
+    other_role = Role(first.complement.noun, cast(int, other)) if isinstance(first.complement, NounPhrase) else None
     agent, patient = (other_role, subject_role) if first.passive else (subject_role, other_role)
     return Sentence(
         words=tuple([token.word for token in tokens]),
@@ -86,7 +86,7 @@ def realise(tree: Clause, lexicon: Lexicon) -> Sentence:
         tree=tree,
         main=agreements[finite],
         agreements=tuple(agreements.values()),
-        roles=Roles(agent, Role(first.verb, finite + first.passive), patient),
+        roles=Roles(cast(Role, agent), Role(first.verb, finite + first.passive), patient),
     )
 
 
@@ -98,7 +98,7 @@ def reach(subject: NounPhrase, lexicon: Lexicon) -> int:
 
 
 def _agreement(tokens: list[Token], verb: int, noun: int) -> Agreement:
-    plural = tokens[noun].plural
+    plural = cast(bool, tokens[noun].plural)  # a noun has a number
     between = tokens[noun + 1 : verb]
     return Agreement(verb, noun, plural, any(t.category == "noun" and t.plural != plural for t in between))
 

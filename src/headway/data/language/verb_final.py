@@ -14,11 +14,13 @@ as in reverse Polish notation, so the words determine the tree and two trees nev
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from headway.data.language.grammar import Clause, NounPhrase, Predicate, Relative
 from headway.data.language.lexicon import Lexicon, invent
 
+Forms = dict[tuple[str, bool, bool], str]  # of (lemma, plural, passive)
 PARTICLES = {
     "the": "lu",
     "a": "ti",
@@ -36,7 +38,7 @@ PARTICLES = {
 class Counterpart:
     """The counterpart's words, one a lemma, number and voice; both are False where they do not show."""
 
-    forms: dict[tuple[str, bool, bool], str]  # (lemma, plural, passive)
+    forms: Forms
 
     def words(self) -> set[str]:
         """Every written form, punctuation included."""
@@ -59,12 +61,16 @@ def build_counterpart(lexicon: Lexicon, rng: Random) -> Counterpart:
         lexicon.adjectives: {(False, False): "n"},
         lexicon.prepositions: {(False, False): "s"},
     }
-    forms = {}
+    forms: Forms = {}
     for lemmas, suffixes in endings.items():
         for lemma in lemmas:
-            stem = invent(rng, taken, lambda stem, suffixes=suffixes: [stem + s for s in suffixes.values()], ("",))
+            stem = invent(rng, taken, partial(_spelt, list(suffixes.values())), ("",))
             forms |= {(lemma, plural, passive): stem + suffix for (plural, passive), suffix in suffixes.items()}
     return Counterpart(forms)
+
+
+def _spelt(suffixes: list[str], stem: str) -> list[str]:
+    return [stem + suffix for suffix in suffixes]
 
 
 def translate(tree: Clause, counterpart: Counterpart) -> tuple[str, ...]:
@@ -72,7 +78,7 @@ def translate(tree: Clause, counterpart: Counterpart) -> tuple[str, ...]:
     return (*_clause(tree, counterpart.forms), PARTICLES["."])
 
 
-def _clause(clause: Clause, forms: dict) -> list[str]:
+def _clause(clause: Clause, forms: Forms) -> list[str]:
     words = [*_noun_phrase(clause.subject, forms), PARTICLES["SUBJ"]]
     for number, predicate in enumerate(clause.predicates):
         words += [PARTICLES["AND"]] if number else []
@@ -80,7 +86,7 @@ def _clause(clause: Clause, forms: dict) -> list[str]:
     return words
 
 
-def _predicate(predicate: Predicate, plural: bool, forms: dict) -> list[str]:
+def _predicate(predicate: Predicate, plural: bool, forms: Forms) -> list[str]:
     verb = forms[predicate.verb, plural, predicate.passive]
     if predicate.complement is None:
         return [verb]
@@ -93,13 +99,13 @@ def _predicate(predicate: Predicate, plural: bool, forms: dict) -> list[str]:
     ]
 
 
-def _noun_phrase(phrase: NounPhrase, forms: dict) -> list[str]:
+def _noun_phrase(phrase: NounPhrase, forms: Forms) -> list[str]:
     words = _modifier(phrase, forms)
     words += [forms[adjective, False, False] for adjective in phrase.adjectives]
     return [*words, forms[phrase.noun, phrase.plural, False], PARTICLES["the" if phrase.definite else "a"]]
 
 
-def _modifier(phrase: NounPhrase, forms: dict) -> list[str]:
+def _modifier(phrase: NounPhrase, forms: Forms) -> list[str]:
     modifier = phrase.modifier
     if modifier is None:
         return []

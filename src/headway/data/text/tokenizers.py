@@ -86,7 +86,7 @@ def train_tokenizer(
 
 def highest_id(tokenizer: Any) -> int:
     """Of a token. A model needs one word more than that: some vocabularies leave numbers between that no token has."""
-    return max(tokenizer.get_vocab().values())
+    return int(max(tokenizer.get_vocab().values()))
 
 
 def _normalizer(kind: str, lowercase: bool) -> normalizers.Normalizer:
@@ -204,7 +204,7 @@ def _finished(backend: Tokenizer, normalizer: normalizers.Normalizer) -> PreTrai
     backend.post_processor = processors.TemplateProcessing(
         single=f"{CLS}:0 $A:0 {SEP}:0", pair=f"{CLS}:0 $A:0 {SEP}:0 $B:1 {SEP}:1", special_tokens=ids
     )
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         pad_token=PAD,
         unk_token=UNK,
