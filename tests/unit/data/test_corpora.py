@@ -176,6 +176,7 @@ BAD = {
         r"latin1\.txt, line 2: expected UTF-8, got byte 0xf6 at byte 7 of the text .*iconv -f LATIN1",
     ),
     "utf16.txt": ("text\n".encode("utf-16"), r"utf16\.txt, line 1: .* 0xff at byte 0 .*iconv -f UTF-16"),
+    "unmarked.txt": ("text\n".encode("utf-16-le"), r"unmarked\.txt, line 1: .* number 0, .*iconv -f UTF-16LE"),
     "empty.txt": ("", r"empty\.txt: expected text, got an empty file"),
     "blank.txt": (" \n\n", r"blank\.txt: expected text, got an empty file"),
     "empty.jsonl": ("\n", r"empty\.jsonl: expected text, got an empty file"),

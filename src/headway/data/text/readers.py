@@ -228,7 +228,14 @@ def _open(path: Path) -> BinaryIO:
 
 def _decode(raw: bytes, path: Path, number: int, start: int, problems: Problems) -> str | None:
     try:
-        return raw.decode("utf-8-sig" if start == 0 else "utf-8")
+        text = raw.decode("utf-8-sig" if start == 0 else "utf-8")
+        if "\0" not in text:
+            return text
+        problems.add(
+            f"{path}, line {number}: expected text, got characters of number 0, as UTF-16 has for Latin letters. "
+            f"Convert the file (iconv -f UTF-16LE -t UTF-8), or {SKIP}."
+        )
+        return None
     except UnicodeDecodeError as error:
         utf16 = start == 0 and raw[:2] in (b"\xff\xfe", b"\xfe\xff")
         problems.add(
