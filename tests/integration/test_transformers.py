@@ -111,6 +111,8 @@ class TestSaving:
     def test_half_precision_stays_what_it_was(self, tmp_path):
         build(encoding="tisa").to(torch.bfloat16).save_pretrained(tmp_path)
         assert EncoderForMaskedLM.from_pretrained(tmp_path).dtype == torch.bfloat16
+        with pytest.raises(ValueError, match="attn_implementation: expected none, got 'sdpa'"):
+            EncoderForMaskedLM.from_pretrained(tmp_path, attn_implementation="sdpa")
 
 
 class TestLoadingForAnotherTask:

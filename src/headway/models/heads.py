@@ -10,10 +10,12 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import MaskedLMOutput, QuestionAnsweringModelOutput, SequenceClassifierOutput
 from transformers.utils import can_return_tuple
 
+from headway.bias.base import check_ids, check_integer
 from headway.models.config import EncoderConfig
 from headway.models.encoder import EncoderModel, EncoderPreTrainedModel
 from headway.models.losses import cross_entropy, precise, span_loss
 from headway.models.norm import LayerNorm
+from headway.running import may_read
 
 
 class MaskedLMHead(nn.Module):
@@ -100,7 +102,7 @@ class EncoderForMaskedLM(EncoderPreTrainedModel):
         x = output.last_hidden_state
         expected = tuple(x.shape[:2])
         if masked_positions is not None:
-            expected = tuple(masked_positions.shape)
+            expected = _check_positions(masked_positions, x.shape[0] * x.shape[1])
             x = x.flatten(0, 1).index_select(0, masked_positions)
         logits = self.prediction(x)
         loss = None
@@ -112,6 +114,18 @@ class EncoderForMaskedLM(EncoderPreTrainedModel):
         return MaskedLMOutput(
             loss=loss, logits=logits, hidden_states=output.hidden_states, attentions=output.attentions
         )
+
+
+def _check_positions(masked_positions: Tensor, places: int) -> tuple[int, ...]:
+    if masked_positions.dim() != 1:
+        raise ValueError(
+            f"masked_positions: expected (N,) indices into B * L, got {tuple(masked_positions.shape)}. "
+            f"Of a mask (B, L) these are mask.flatten().nonzero()[:, 0]."
+        )
+    check_integer("masked_positions", masked_positions)
+    if may_read(masked_positions) and masked_positions.numel():
+        check_ids("masked_positions", masked_positions, places, "B * L")
+    return tuple(masked_positions.shape)
 
 
 class EncoderForSequenceClassification(EncoderPreTrainedModel):

@@ -36,6 +36,12 @@ class HeadwayPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """As in transformers, except that a tensor this model has no place for is an error, not a warning."""
+        asked = kwargs.get("attn_implementation")
+        if asked not in (None, "eager"):
+            raise ValueError(
+                f"attn_implementation: expected none, got {asked!r}. headway chooses how to attend in each call, "
+                f"by its bias, lengths and device. Leave it out."
+            )
         wants_info = kwargs.pop("output_loading_info", False)
         model, info = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
         unknown = sorted(info["unexpected_keys"])

@@ -38,6 +38,18 @@ def batch():
 
 
 class TestMaskedWords:
+    @pytest.mark.parametrize(
+        ("positions", "message"),
+        [
+            (torch.ones(3, 9, dtype=torch.bool), r"expected \(N,\) indices into B \* L, got \(3, 9\)"),
+            (torch.ones(4, dtype=torch.bool), "expected integer ids, got bool"),
+            (torch.tensor([3, 27]), r"expected ids from 0 to 26 \(B \* L\), got 3 to 27"),
+        ],
+    )
+    def test_positions_that_are_none_are_named(self, positions, message):
+        with pytest.raises((TypeError, ValueError), match=f"masked_positions: {message}"):
+            build(EncoderForMaskedLM)(batch(), masked_positions=positions)
+
     def test_masked_positions_give_the_same_loss_gradients_and_scores(self):
         model, tokens = build(EncoderForMaskedLM), batch()
         positions = torch.tensor([2, 5, 13, 26])
