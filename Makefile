@@ -10,7 +10,8 @@ setup: .venv/ready
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12)) or None' || \
 		(echo "headway needs Python 3.11 or 3.12: make $(MAKECMDGOALS) PYTHON=python3.12" && exit 1)
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	# Not compiled ahead, which takes as long again: most of what is installed is never imported.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[test]'
 	touch $@
 
 demo: setup
@@ -21,7 +22,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$(nproc 2>/dev/null || e
 
 test: setup lint
 	$(PYTEST) --dist loadfile --no-loadscope-reorder -m "not gpu and not slow"  # in order: the long files come first
-	TRITON_INTERPRET=1 $(PYTEST) tests/gpu  # the GPU kernels, interpreted on the CPU
+	TRITON_INTERPRET=1 $(PYTEST) --dist worksteal tests/gpu  # the GPU kernels, interpreted on the CPU
 
 test-slow: setup  # what takes tens of seconds a test; continuous integration runs it too
 	$(PYTEST) --dist loadfile -m "slow and not gpu"
