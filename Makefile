@@ -6,11 +6,11 @@ BIN := .venv/bin
 
 setup: .venv/ready
 
+# Packages are compiled as they are imported, which most of them never are; all ahead takes as long as installing.
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12)) or None' || \
 		(echo "headway needs Python 3.11 or 3.12: make $(MAKECMDGOALS) PYTHON=python3.12" && exit 1)
 	$(PYTHON) -m venv .venv
-	# Not compiled ahead, which takes as long again: most of what is installed is never imported.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[test]'
 	touch $@
 
