@@ -364,6 +364,7 @@ def test_an_encoder_that_was_converted_is_analysed_as_any_other(tmp_path):
 # The Hub, as a cache that needs no network.
 
 
+@pytest.mark.slow
 def test_the_revision_on_the_hub_is_recorded(bert, tmp_path):
     commits = {"main": "a" * 40, "v1": "b" * 40}
     home = tmp_path / "home"

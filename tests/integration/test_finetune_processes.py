@@ -49,7 +49,7 @@ def soon(true, seconds=60):
     return true()
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("sent", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
 def test_processes_that_share_runs_end_with_the_one_that_shares_them_out(tmp_path, sent):
     """And begin no other run before they do."""
     (tmp_path / "shared.py").write_text(SHARED)

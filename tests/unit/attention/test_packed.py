@@ -43,6 +43,7 @@ def test_under_autocast_as_attention_of_the_three():
     assert torch.equal(*(torch.autograd.grad(o.sum(), qkv)[0] for o in (output, expected)))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own code
 def test_compiled_whole():
     qkv = torch.randn(2, 20, 3, 3, 8, requires_grad=True)
