@@ -59,9 +59,7 @@ class EncoderConfig(PreTrainedConfig):  # type: ignore[misc]
     tie_word_embeddings: bool = True
 
     def __post_init__(self, **kwargs: Any) -> None:
-        _check_names(
-            kwargs, [known.name for known in fields(self)], {**FIXED, "hidden_act": "gelu", "hidden_activation": "gelu"}
-        )
+        _check_names(kwargs, [known.name for known in fields(self)], always("gelu"))
         super().__post_init__(**kwargs)
         self.check()
         with torch.device("meta"):  # names and options are wrong here or nowhere
@@ -200,6 +198,7 @@ ELSEWHERE = {  # what follows from other settings, or stands under another
     "head_dim": "no such setting; it is hidden_size / num_attention_heads. Set those.",
     "rope_theta": "it is an option of the encoding. Pass encoding_options={'base': ...}.",
 }
+ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
 FIXED: dict[str, Any] = {  # what other libraries' models can change and ours cannot, with what ours do
     "position_embedding_type": "absolute",
     "is_decoder": False,
@@ -209,6 +208,11 @@ OF_ONE = (  # that one of our models has and the other has not
     "segments", "attention", "projected_length", "projection_sharing", "classifier_dropout", "type_vocab_size",
     "encoder_layers", "decoder_layers", "cross", "norm", "activation_dropout_prob", "label_smoothing",
 )  # fmt: skip
+
+
+def always(activation: str) -> dict[str, Any]:
+    """What a kind of model always does, by the names that other libraries have for it."""
+    return {**FIXED, **dict.fromkeys(ACTIVATIONS, activation)}
 
 
 def _check_names(names: Mapping[str, Any], known: list[str], fixed: Mapping[str, Any]) -> None:

@@ -99,7 +99,7 @@ class Frame:
     def _sum(self, parts: Sequence[Encoding], layer: int) -> Bias | None:
         total: Bias | None = None
         for part in parts:
-            ids = self._ids(part) if "scores" in part.places else None  # projected keys are of no segment
+            ids = self._ids(part) if "scores" in part.places else None  # those at the input have no say on scores
             term = part.bias(layer, self.q_len, self.k_len, self.q_start, segments=ids, documents=self.documents)
             total = _plus(total, term)
         return total

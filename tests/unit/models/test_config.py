@@ -165,6 +165,11 @@ def test_a_configuration_knows_what_encodings_call_its_sizes():
         (TranslationConfig, {"num_layers": 3}, "num_layers: .*'encoder_layers' and 'decoder_layers'"),
         (TranslationConfig, {"attention": "linformer"}, "attention: this kind of model has no such setting"),
         (TranslationConfig, {"d_model": 64}, "d_model: no such setting. Did you mean 'hidden_size'"),
+        (
+            TranslationConfig,
+            {"activation_function": "gelu"},
+            "activation_function: no such setting; here it is always 'relu'",
+        ),
         (TranslationConfig, {"hidden_act": "gelu"}, "hidden_act: no such setting; here it is always 'relu'"),
         (EncoderConfig, {"hidden_activation": "relu"}, "hidden_activation: no such setting; here it is always 'gelu'"),
         (EncoderConfig, {"hidden_act": "relu"}, "hidden_act: no such setting; here it is always 'gelu'"),

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedConfig
 
 from headway.encodings import ENCODINGS, Encoding, encoding, option_names
-from headway.models.config import FIXED, _check_names, check_encoding, check_numbers
+from headway.models.config import _check_names, always, check_encoding, check_numbers
 
 CROSSINGS = ("none", "same")
 NORMS = ("post", "pre")
@@ -66,7 +66,7 @@ class TranslationConfig(PreTrainedConfig):  # type: ignore[misc]
     decoder_start_token_id: int | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
-        _check_names(kwargs, [known.name for known in fields(self)], {**FIXED, "hidden_act": "relu"})
+        _check_names(kwargs, [known.name for known in fields(self)], always("relu"))
         super().__post_init__(**kwargs)
         if self.decoder_start_token_id is None:
             self.decoder_start_token_id = self.bos_token_id
