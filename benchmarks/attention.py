@@ -46,6 +46,7 @@ class Inputs:
         self.fixed = self.values.detach()
         self.buckets = draw(1, HEADS, 2 * 128 + 1, kind=own)  # T5, and clipped offsets: constant from 128 on
         self.left, self.right = (draw(1, HEADS, length, RANK, kind=own) for _ in range(2))
+        self.matrix = draw(1, HEADS, length, length, kind=own)
         self.table = draw(HEADS, 2, 2, kind=own)
         self.keys, self.on_values = (draw(HEADS, 2 * CLIP + 1, WIDTH, kind=own) for _ in range(2))
         self.segments = (torch.arange(length, device="cuda") >= length // 2).long().expand(batch, -1)
@@ -92,6 +93,7 @@ BIASES: dict[str, Callable[[Inputs], Any]] = {
     "headway, T5 (clipped offsets)": lambda x: hw.Toeplitz.clipped(x.buckets, x.q.shape[2], x.k.shape[2]),
     "headway, segments": lambda x: hw.SegmentTable(x.table, x.segments, x.segments),
     "headway, low rank 64": lambda x: hw.LowRank(x.left, x.right),
+    "headway, learned matrix (Dense)": lambda x: hw.Dense(x.matrix),
     "headway, Shaw, K = 16, keys and values": lambda x: (hw.RelativeKeys(x.keys), hw.RelativeValues(x.on_values)),
 }
 CASES: dict[str, Attend] = {

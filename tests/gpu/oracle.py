@@ -67,6 +67,11 @@ KINDS = {
         lambda t, left, right: hw.Toeplitz(t) + hw.LowRank(left, right),
         [draw(1, 1, lq + lk - 1), 0.5 * draw(1, h, lq, 5), 0.5 * draw(1, 1, lk, 5)],
     ),
+    "dense": lambda b, h, lq, lk: (hw.Dense, [draw(1, h, lq, lk)]),
+    "dense and others": lambda b, h, lq, lk: (
+        lambda matrix, t, left, right: hw.Dense(matrix) + hw.Toeplitz(t) + hw.LowRank(left, right),
+        [50 + draw(1, 1, lq, lk), draw(1, h, lq + lk - 1), 0.5 * draw(1, h, lq, 5), 0.5 * draw(1, 1, lk, 5)],
+    ),
     "clipped": lambda b, h, lq, lk: (lambda table: hw.Toeplitz.clipped(table, lq, lk), [draw(1, h, 9)]),
     "segments": of_segments,
     "two segments": lambda b, h, lq, lk: (segments(0, ids(2, b, lq), ids(2, b, lk)), [draw(h, 2, 2)]),

@@ -67,7 +67,7 @@ def test_width_64_where_scores_rise_along_the_keys(rise, dtype, kind, wanted):
         assert (found.double() - right).norm() <= allowed
 
 
-TILE_KINDS = ["none", "toeplitz", "low rank", "toeplitz and low rank", "clipped"]
+TILE_KINDS = ["none", "toeplitz", "low rank", "toeplitz and low rank", "clipped", "dense", "dense and others"]
 
 
 @pytest.mark.parametrize("masking", ["nothing", "causal", "lengths"])
@@ -167,7 +167,7 @@ def test_width_64_with_relatives_of_queries_that_begin_elsewhere(begin, monkeypa
 
 @pytest.mark.parametrize("masking", ["nothing", "causal", "lengths"])
 @pytest.mark.parametrize(("q_len", "k_len"), [(64, 64), (130, 300), (300, 130), (1, 200), (512, 512), (1, 2), (5, 4)])
-@pytest.mark.parametrize("kind", ["low rank", "toeplitz and low rank"])
+@pytest.mark.parametrize("kind", ["low rank", "toeplitz and low rank", "dense", "dense and others"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_width_64_with_a_matrix(kind, dtype, q_len, k_len, masking):
     check(kind, dtype, 3, 4, 2, q_len, k_len, 64, **masks(3, q_len, k_len)[masking])
@@ -283,6 +283,63 @@ def test_compiled_whole_with_gradients_in_one_tensor():
         torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=2e-2 * float(theirs.abs().max()))
 
 
+@pytest.mark.parametrize("learned", ["all", "dense", "toeplitz", "nothing"])
+@pytest.mark.parametrize("length", [100, 200])
+def test_width_64_with_gradients_of_some_parts(one_tile, length, learned):
+    """What is fixed gets no gradient, and the others' are the same."""
+    inputs, upstream = [draw(3, 2, length, 64).bfloat16() for _ in range(3)], draw(3, 2, length, 64).bfloat16()
+    matrix, values = draw(1, 2, length, length).float(), draw(1, 1, 2 * length - 1).float()
+    found = []
+    for backend, dtype in (("triton", torch.bfloat16), ("eager", torch.float64)):
+        q, k, v = (t.to(dtype).requires_grad_() for t in inputs)
+        dense, toeplitz = (t.to(torch.promote_types(dtype, torch.float32)) for t in (matrix, values))
+        wanted = [q, k, v]
+        for name, part in (("dense", dense), ("toeplitz", toeplitz)):
+            if learned in (name, "all"):
+                wanted.append(part.requires_grad_())
+        output = hw.attention(q, k, v, hw.Dense(dense) + hw.Toeplitz(toeplitz), backend=backend)
+        found.append([output, *torch.autograd.grad(output, wanted, upstream.to(dtype))])
+    for ours, theirs in zip(*found, strict=True):
+        assert (ours.double() - theirs).norm() <= 0.01 * theirs.norm()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own code
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("length", [100, 300])
+@pytest.mark.parametrize("encoding", ["t5", "tupe-rel", "diet-abs"])
+def test_layers_that_share_a_bias(one_tile, encoding, length, compiled, monkeypatch):
+    """Multiplied out once, or in every layer: the same outputs and gradients, to rounding."""
+    torch._dynamo.reset()
+    frame = importlib.import_module("headway.models.frame")
+    sizes = {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 3, "max_position_embeddings": 300}
+    config = hw.preset("tiny", encoding=encoding, sharing="layer", vocab_size=50, **sizes)
+    model = hw.EncoderModel(config).to(DEVICE).eval()
+    for parameter in model.encoding.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    words = torch.randint(50, (5, length), device=DEVICE)
+    upstream = torch.randn(5, length, 128, device=DEVICE)
+    once, found = frame.for_layers, []
+    for share in (once, lambda bias, *sizes, **kinds: bias):
+        shared = []
+
+        def recorded(*arguments, share=share, shared=shared, **kinds):
+            shared.append(share(*arguments, **kinds))
+            return shared[-1]
+
+        monkeypatch.setattr(frame, "for_layers", share if compiled else recorded)
+        run = torch.compile(model, fullgraph=True) if compiled else model
+        with torch.autocast("cuda", torch.bfloat16):
+            hidden = run(words).last_hidden_state
+        grads = torch.autograd.grad(hidden, list(model.encoding.parameters()), upstream)
+        if not compiled:
+            multiplied = share is once and not (encoding == "t5" and length > 128)
+            assert isinstance(shared[0], hw.Dense) == multiplied
+        found.append([hidden, *grads])
+        torch._dynamo.reset()
+    for ours, theirs in zip(*found, strict=True):
+        assert (ours.double() - theirs.double()).norm() <= 0.02 * theirs.double().norm()
+
+
 @pytest.mark.parametrize("length", [100, 200])
 def test_width_64_in_a_thread_that_has_launched_nothing(one_tile, length):
     """Such a thread has no CUDA context yet; autograd's is one, where attention is the last thing that was called."""
@@ -314,7 +371,9 @@ def test_auto_takes_the_fused_kernels_without_a_bias_where_they_are_faster():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own code
-@pytest.mark.parametrize("parts", ["keys and values", "keys", "low rank", "clipped offsets", "segments", "none"])
+@pytest.mark.parametrize(
+    "parts", ["keys and values", "keys", "low rank", "dense", "clipped offsets", "segments", "none"]
+)
 def test_trains_compiled_whole_at_width_64(parts):
     """Kernels are chosen while the compiler looks on, which must not break its graph."""
     q, k, v = (torch.randn(2, 2, 80, 64, device=DEVICE, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
@@ -325,6 +384,7 @@ def test_trains_compiled_whole_at_width_64(parts):
         clipped = torch.arange(-79, 80, device=DEVICE).clamp(-4, 4) + 4
         bias = {
             "low rank": lambda: hw.LowRank(q[:1], k[:1]),
+            "dense": lambda: hw.Dense(q[:1].float() @ k[:1].float().mT),
             "clipped offsets": lambda: hw.Toeplitz(table[:, :, 0][:, clipped][None]),
             "segments": lambda: (
                 hw.Toeplitz.clipped(table[:, :, 0][None], 80, 80) + hw.SegmentTable(table[:, :2, :2], halves, halves)
@@ -334,7 +394,7 @@ def test_trains_compiled_whole_at_width_64(parts):
         value_bias = hw.RelativeValues(table) if parts == "keys and values" else None
         return hw.attention(q, k, v, bias, value_bias, lengths=lengths)
 
-    wanted = [q, k, v, *([table] if parts not in ("low rank", "none") else [])]
+    wanted = [q, k, v, *([table] if parts not in ("low rank", "dense", "none") else [])]
     expected = torch.autograd.grad(run(q, k, v, table).square().sum(), wanted)
     found = torch.autograd.grad(torch.compile(run, fullgraph=True)(q, k, v, table).square().sum(), wanted)
     for mine, theirs in zip(found, expected, strict=True):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import struct
 from types import SimpleNamespace
@@ -46,7 +47,7 @@ class Launch:
         assert min(blocks) > 0
         for argument in arguments:
             if isinstance(argument, torch.Tensor) and argument.is_floating_point():
-                argument.zero_()  # what is written must be numbers for what comes after
+                argument.data.zero_()  # what is written must be numbers for what comes after
         launched.append((self.name, self.spills))
 
 
@@ -89,7 +90,7 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr(cuda, "tensor_map", lambda t: cuda.TensorMap())
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=132))
-    monkeypatch.setattr(hopper, "takes", lambda q, k, v: q.dtype != torch.float32 and q.shape[3] == v.shape[3] == 64)
+    monkeypatch.setattr(hopper, "takes_kind", lambda dtype, width, device: dtype != torch.float32 and width == 64)
     hopper.kernel.cache_clear()
     launched.clear()
     yield
@@ -112,6 +113,8 @@ USUAL = ["forward", "backward"]
         ("two segments", 2, 200, 200, USUAL),
         ("clipped and two segments", 2, 200, 200, USUAL),
         ("low rank", 22, 200, 200, [*USUAL, "matrix"]),
+        ("dense and others", 3, 100, 50, TILES),
+        ("dense", 22, 200, 300, [*USUAL, "matrix"]),
         ("relative keys", 2, 200, 200, ["forward", "rows", "backward", "settle"]),
         ("relative, reach 28", 2, 100, 200, ["forward", "rows", "backward", "settle"]),
     ],
@@ -136,6 +139,50 @@ def test_inference_with_a_low_rank_bias(no_gpu, heads, length):
     bias = hw.LowRank(draw(1, heads, length, 32).float(), draw(1, heads, length, 32).float())
     hw.attention(q, q, q, bias, backend="triton")
     assert launched == [("tile_forward" if length <= 128 else "forward", False)]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "length", "kernels"),
+    [("t5", 100, TILES), ("tupe-rel", 100, TILES), ("tupe-rel", 200, [*USUAL, "matrix"]), ("t5", 200, USUAL)],
+)
+def test_layers_share_one_matrix(no_gpu, monkeypatch, encoding, length, kernels):
+    """Where the kernels would multiply a shared bias out, that is done once; its gradients are added up first."""
+    from headway.attention.triton import matrix_kernel
+    from headway.models import frame
+
+    made = []
+    monkeypatch.setattr(matrix_kernel, "matrix_kernel", counted(matrix_kernel.matrix_kernel, made))
+    monkeypatch.setattr(frame, "self_attention", functools.partial(hw.self_attention, backend="triton"))
+    config = hw.preset(
+        "tiny",
+        encoding=encoding,
+        hidden_size=128,
+        num_attention_heads=2,
+        num_hidden_layers=3,
+        max_position_embeddings=200,
+        vocab_size=50,
+    )
+    model = hw.EncoderForMaskedLM(config)
+    words = torch.randint(50, (2, length))
+    with torch.autocast("cpu", torch.bfloat16):
+        model(words, labels=words).loss.backward()
+    layers = 3
+    assert sorted(name for name, _ in launched) == sorted(layers * kernels)
+    assert len(made) == (0 if (encoding, length) == ("t5", 200) else 1)
+    for name, parameter in model.encoder.encoding.named_parameters():
+        assert parameter.grad is not None, name
+
+
+def counted(kernel, calls):
+    class Counted:
+        def __getitem__(self, grid):
+            def run(*arguments, **options):
+                calls.append(grid)
+                return kernel[grid](*arguments, **options)
+
+            return run
+
+    return Counted()
 
 
 def train(kind, dtype, batch, q_len, k_len, dropout, **options):

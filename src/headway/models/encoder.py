@@ -141,6 +141,8 @@ class EncoderModel(EncoderPreTrainedModel):
             documents=documents,
             lengths=lengths,
             mask=mask,
+            x=x,
+            heads=(self.config.num_attention_heads, self.config.head_dim),
         )
 
 

@@ -7,11 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
-from headway.attention.call import attention, self_attention
+from headway.attention import attention, for_layers, self_attention
 from headway.attention.eager import weighted
 from headway.attention.request import checked
 from headway.bias import Bias, ValueBias
 from headway.encodings import Encoding
+from headway.running import autocast_dtype
 
 
 class Frame:
@@ -32,6 +33,8 @@ class Frame:
         documents: Tensor | None = None,  # (B, L)
         lengths: Tensor | None = None,  # (B,)
         mask: Tensor | None = None,  # (B, H|1, Lq|1, Lk) boolean
+        x: Tensor | None = None,  # (B, L, E), what goes into the layers, if q, k and v are as it is in all of them
+        heads: tuple[int, int] | None = None,  # H and D
     ) -> None:
         self.encodings = encodings
         self.scale = scale
@@ -40,6 +43,13 @@ class Frame:
         self.lengths, self.mask = lengths, mask
         self.shared_bias = self._sum([part for part in encodings if part.layer_sets == 1], 0)
         self.own = [part for part in encodings if part.layer_sets > 1]
+        alone = mask is None and documents is None and not any("scores" in part.places for part in self.own)
+        if x is not None and heads is not None and alone:
+            dtype = autocast_dtype(x.device.type) or x.dtype
+            (count, width), device = heads, x.device
+            self.shared_bias = for_layers(
+                self.shared_bias, q_len, k_len, heads=count, width=width, dtype=dtype, device=device
+            )
 
     def embed(self, x: Tensor) -> Tensor:
         for part in self.encodings:

@@ -31,10 +31,10 @@ def test_each_thread_finds_its_numbers(rows, columns):
 
 @pytest.mark.parametrize("half", [True, False])
 def test_a_factor_beyond_float16_forbids_and_leaves_the_rest(half):
-    from headway.attention.triton.tables import bias_matrix
+    from headway.attention.triton.tables import Parts, bias_matrix
 
     left, right = torch.tensor([[[[-1e9, 0.0], [0.0, 1.0]]]]), torch.eye(2)[None, None]
-    found = bias_matrix(None, left, right, 2, half)[0].float()
+    found = bias_matrix(Parts(None, left, right), 2, half)[0].float()
     assert found[0, 0] < -50000
     torch.testing.assert_close(found[1], torch.tensor([0.0, 1.4427]), atol=1e-3, rtol=0)
     assert found[0, 1] == 0

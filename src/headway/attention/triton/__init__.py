@@ -20,8 +20,8 @@ from torch import Tensor
 
 from headway.attention.request import Request
 from headway.attention.triton.layout import by_eight, dropout_noise
-from headway.attention.triton.tables import Parts, bias_matrix, factor_tables, segment_tables
-from headway.bias import LowRank, RelativeKeys, RelativeValues, SegmentTable, Toeplitz
+from headway.attention.triton.tables import Parts, bias_matrix, segment_tables, toeplitz_table
+from headway.bias import Dense, LowRank, RelativeKeys, RelativeValues, SegmentTable, Toeplitz
 
 __all__ = ["forward", "why_not"]
 
@@ -47,8 +47,13 @@ def why_not(request: Request) -> str | None:
     if request.has_tangent or request.is_transformed:
         return "it knows the backward pass alone, and another kind of derivative is asked for"
     for term in () if request.bias is None else request.bias.terms:
-        if not isinstance(term, Toeplitz | LowRank | SegmentTable | RelativeKeys):
+        if not isinstance(term, Toeplitz | LowRank | SegmentTable | RelativeKeys | Dense):
             return f"it has no kernel for {type(term).__name__}"
+        if isinstance(term, Dense) and not _takes_matrix(request):
+            return (
+                "it takes Dense where the batch shares the bias and nothing in it meets the query or segments: up to "
+                "128 queries and keys, or on Hopper at head width 64 in half precision without mask and documents"
+            )
     for term in () if request.value_bias is None else request.value_bias.terms:
         if not isinstance(term, RelativeValues):
             return f"it has no kernel for {type(term).__name__}"
@@ -57,11 +62,23 @@ def why_not(request: Request) -> str | None:
     return None
 
 
+def _takes_matrix(request: Request) -> bool:
+    """Whether some kernels take a bias that has a dense term."""
+    from headway.attention.triton import hopper, short
+
+    q, k, v = request.q, request.k, request.v
+    terms = () if request.bias is None else request.bias.terms
+    plain = request.value_bias is None and all(isinstance(term, Toeplitz | LowRank | Dense) for term in terms)
+    if not plain or any(term.batch > 1 for term in terms):
+        return False
+    return short.fits(q, v, Parts()) or (_hopper_masks(request) and hopper.takes(q, k, v))
+
+
 def is_one_tile(request: Request) -> bool:
     """Whether a call without a bias would take the kernels for short sequences."""
     from headway.attention.triton import short
 
-    return why_not(request) is None and short.fits(request.q, request.v)
+    return why_not(request) is None and short.fits(request.q, request.v, Parts())
 
 
 def is_faster_without_bias(request: Request) -> bool:
@@ -89,7 +106,7 @@ def takes_factors(request: Request) -> bool:
     bias, masked = request.bias, not _hopper_masks(request)
     if not isinstance(bias, LowRank) or masked or request.needs_grad or why_not(request) is not None:
         return False
-    return hopper.fits(request.q, request.k, request.v, None, bias.left, bias.right) and request.scale != 0
+    return hopper.fits(request.q, request.k, request.v, Parts(None, bias.left, bias.right)) and request.scale != 0
 
 
 def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
@@ -100,19 +117,19 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
         return _relative(request, q, k, v)
     masking = request.masking
     segment = _segment_term(request, q, k, v)
-    parts = values, left, right = _shared_parts(request, segment)
+    parts = _shared_parts(request, segment)
     rows, value_table, reach, shift = _relative_parts(request, q)
     relative = rows is not None or value_table is not None
     steps: Tensor | None = None
     if segment is None:
         by, backward_by, tables, backward_tables = _kernels(request, q, k, v, parts, relative)
     else:
-        by, backward_by, tables, backward_tables, steps = _with_segments(request, segment, values)
+        by, backward_by, tables, backward_tables, steps = _with_segments(request, segment, parts)
     exact = q.dtype != torch.float32 and not by.endswith("tile") and _needs_rest(request, (*parts, steps))
     noise = None if request.dropout == 0 else dropout_noise(q, k)
     qkv = request.qkv if backward_by.startswith("hopper") else None  # which write into one tensor
     output, _, weights, _ = op.fused(
-        *_inputs(q, k, v, qkv), values, left, right, steps, rows, reach, shift, value_table is not None,
+        *_inputs(q, k, v, qkv), *parts, steps, rows, reach, shift, value_table is not None,
         masking.mask, masking.causal, _lengths(request), masking.q_documents, masking.k_documents,
         request.scale, request.dropout, noise, exact, by, backward_by, tables, backward_tables,
     )  # fmt: skip
@@ -132,23 +149,21 @@ def _kernels(
 ) -> tuple[str, str, list[Tensor], list[Tensor]]:
     """Which kernels go forward and which backward, and what they read of the bias."""
     from headway.attention.triton import hopper, short
+    from headway.attention.triton.multiplied import Multiplied
 
-    values, left, right = (None if part is None else part.detach() for part in parts)
-    on_hopper = not relative and _hopper_masks(request) and hopper.fits(q, k, v, values, left, right)
-    q_len, k_len = q.shape[2], k.shape[2]
+    parts, needs_grad = parts.detach(), request.needs_grad
+    ready = list(request.bias.tables) if isinstance(request.bias, Multiplied) else []
+    on_hopper = not relative and _hopper_masks(request) and hopper.fits(q, k, v, parts)
     if on_hopper and hopper.is_tile(q, k):
-        tables = hopper.tile_tables(values, left, right, q_len, k_len)
-        return "hopper tile", "hopper tile", tables, tables if request.needs_grad else []
-    if not relative and short.fits(q, v, values, left, right):
-        given = values is not None or left is not None
-        ahead = [bias_matrix(values, left, right, k_len, q.dtype != torch.float32)] if given else []
-        return "one tile", "one tile", ahead, [t.mT.contiguous() for t in ahead] if request.needs_grad else []
-    if on_hopper and (left is None or hopper.few_scores(q, k)):
-        tables = hopper.tables(values, left, right, q_len, k_len, request.needs_grad)
-        return "hopper", "hopper", tables, tables if request.needs_grad else []
-    if on_hopper and left is not None and right is not None and not request.needs_grad and request.scale != 0:
-        tables = [*hopper.tables(values, None, None, q_len, k_len, False), *factor_tables(left, right, request.scale)]
-        return "hopper", "hopper", tables, []
+        tables = ready or hopper.tables(parts, q, k, needs_grad, request.scale)
+        return "hopper tile", "hopper tile", tables, tables if needs_grad else []
+    if not relative and short.fits(q, v, parts):
+        ahead = [bias_matrix(parts, k.shape[2], q.dtype != torch.float32)] if parts.given else []
+        return "one tile", "one tile", ahead, [t.mT.contiguous() for t in ahead] if needs_grad else []
+    whole = parts.left is None or hopper.becomes_matrix(q, k, parts)
+    if on_hopper and (whole or (not needs_grad and request.scale != 0)):
+        tables = ready or hopper.tables(parts, q, k, needs_grad, request.scale)
+        return "hopper", "hopper", tables, tables if needs_grad else []
     return "triton", "triton", [], []
 
 
@@ -223,24 +238,23 @@ def _segment_term(request: Request, q: Tensor, k: Tensor, v: Tensor) -> SegmentT
 
 
 def _with_segments(
-    request: Request, segment: SegmentTable, values: Tensor | None
+    request: Request, segment: SegmentTable, parts: Parts
 ) -> tuple[str, str, list[Tensor], list[Tensor], Tensor]:
     """Which kernels, what they read, and what a query of either segment adds for keys of segment 1.
 
     A number that all keys share changes no weight: the column of segment 0 is taken from that of segment 1.
     """
-    from headway.attention.triton import hopper
-
     steps = segment.table[:, :, 1] - segment.table[:, :, 0]  # (H|1, 2)
-    detached = None if values is None else values.detach()
-    tables = hopper.tables(detached, None, None, request.q.shape[2], request.k.shape[2], request.needs_grad)
-    tables = [*tables, *segment_tables(steps.detach(), segment.q_segments, segment.k_segments)]
+    of_values = (
+        [] if parts.values is None else [toeplitz_table(parts.values.detach(), request.q.shape[2], request.k.shape[2])]
+    )
+    tables = [*of_values, *segment_tables(steps.detach(), segment.q_segments, segment.k_segments)]
     return "hopper", "hopper", tables, tables if request.needs_grad else [], steps
 
 
 def _shared_parts(request: Request, without: SegmentTable | None) -> Parts:
-    """All other terms that do not meet the query, as one Toeplitz bias and one low-rank one."""
-    values: Tensor | None = None
+    """All other terms that do not meet the query, as one Toeplitz bias, one low-rank one and one matrix."""
+    values = matrix = left = right = None
     pairs: list[LowRank] = []
     for term in () if request.bias is None else request.bias.terms:
         if isinstance(term, Toeplitz):
@@ -249,9 +263,11 @@ def _shared_parts(request: Request, without: SegmentTable | None) -> Parts:
             pairs.append(term.as_low_rank())
         elif isinstance(term, LowRank):
             pairs.append(term)
-    if not pairs:
-        return values, None, None
-    return values, _beside([pair.left for pair in pairs]), _beside([pair.right for pair in pairs])
+        elif isinstance(term, Dense):
+            matrix = term.matrix if matrix is None else matrix + term.matrix
+    if pairs:
+        left, right = _beside([pair.left for pair in pairs]), _beside([pair.right for pair in pairs])
+    return Parts(values, left, right, matrix)
 
 
 def _relative_parts(request: Request, q: Tensor) -> tuple[Tensor | None, Tensor | None, int, int]:

@@ -13,32 +13,32 @@ from torch import Tensor
 from headway.attention.triton import cuda
 from headway.attention.triton.arguments import Call
 from headway.attention.triton.matrices import matrix_tables
-from headway.attention.triton.tables import BLOCK, TILE, toeplitz_table, whole_blocks
+from headway.attention.triton.tables import BLOCK, TILE, Parts, factor_tables, toeplitz_table, whole_blocks
 
 TILE_BYTES = TILE * TILE * 2
 WARPS = 8  # that compute, of a block
 LINES_BYTES = 8 * 136 * 4  # of sums along the diagonals of a tile, as hopper_diagonals.cuh has it
 BIAS_BYTES = {"nothing": 0, "table": 2 * 208 * 4, "matrix": 2 * TILE_BYTES}  # of a tile of 128 x 64
-FRAGMENTS_DIM = 6  # of a matrix in fragments; a table has three
+FRAGMENTS_DIM, FACTORS_DIM = 6, 4  # of a matrix in fragments, and of factors; a table has three
 PROGRAMS = 3  # for each multiprocessor, of kernels that go over the batch
 MOST_SCORES = 2**24  # of all heads: a bias with a low-rank term becomes a matrix, which should stay in the L2 cache
 FEW_QUERIES = 4096  # of all sequences: errors of their weights do not average out, and exact ones cost little
 FEW_TILES = 512  # of 64 queries: up to here, two sequences have gradients of q on their way at a time
 
 
-def fits(q: Tensor, k: Tensor, v: Tensor, *parts: Tensor | None) -> bool:
-    """Whether the kernels take a call whose bias has these parts: values, left, right. The batch must share them.
+def fits(q: Tensor, k: Tensor, v: Tensor, parts: Parts) -> bool:
+    """Whether the kernels take a call with this bias. The batch must share it.
 
     A low-rank bias with many scores is taken as its factors, and then not by the backward kernels.
     """
-    shared = all(part is None or part.shape[0] == 1 for part in parts)
-    left = parts[1]
-    return shared and (left is None or few_scores(q, k) or left.shape[3] <= TILE) and takes(q, k, v)
+    narrow = parts.left is None or parts.left.shape[3] <= TILE
+    return parts.shared and (narrow or becomes_matrix(q, k, parts)) and takes(q, k, v)
 
 
-def few_scores(q: Tensor, k: Tensor) -> bool:
-    """Whether a low-rank bias becomes a matrix."""
-    return q.shape[1] * q.shape[2] * k.shape[2] <= MOST_SCORES
+def becomes_matrix(q: Tensor, k: Tensor, parts: Parts) -> bool:
+    """Whether the bias is multiplied out: a low-rank one of few scores, and all that stands beside a matrix."""
+    few = q.shape[1] * q.shape[2] * k.shape[2] <= MOST_SCORES
+    return parts.matrix is not None or (parts.left is not None and few)
 
 
 def is_tile(q: Tensor, k: Tensor) -> bool:
@@ -48,9 +48,13 @@ def is_tile(q: Tensor, k: Tensor) -> bool:
 
 def takes(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether tensors are such that Hopper kernels read them: half precision, width 64, aligned rows."""
-    shaped = q.dtype in (torch.float16, torch.bfloat16) and q.shape[3] == TILE and v.shape[3] == TILE
     aligned = all(number % 8 == 0 for t in (q, k, v) for number in t.stride()[:3])
-    return shaped and aligned and q.device.type == "cuda" and _here(q.device.index)
+    return aligned and v.shape[3] == TILE and takes_kind(q.dtype, q.shape[3], q.device)
+
+
+def takes_kind(dtype: torch.dtype, width: int, device: torch.device) -> bool:
+    half = dtype in (torch.float16, torch.bfloat16)
+    return half and width == TILE and device.type == "cuda" and _here(device.index)
 
 
 def aligned(*tensors: Tensor) -> list[Tensor]:
@@ -88,7 +92,7 @@ class Hopper:
         self.call, self.segments = call, segments
         self.tables, ids = (tables[:-3], tables[-3:]) if segments else (tables, [])
         self.factors: list[Tensor] = []
-        if call.left is not None and not few_scores(call.q, call.k):
+        if tables and tables[-1].dim() == FACTORS_DIM:
             self.tables, self.factors = tables[:-2], tables[-2:]
         batch, heads = call.q.shape[:2]
         self.ids = [ids[0].expand(batch, heads, -1).contiguous(), *ids[1:]] if segments else [None, None, None]
@@ -96,10 +100,10 @@ class Hopper:
         self.q, self.k, self.v = aligned(call.q, call.k, call.v)
         self.first, self.last = whole_blocks(call.q.shape[2]), whole_blocks(call.k.shape[2])
         self.causal = int(call.mask_flags["CAUSAL"])
-        self.sums = learned and call.left is None
         self.kind = "nothing"
         if self.tables:
             self.kind = "matrix" if self.tables[0].dim() == FRAGMENTS_DIM else "table"
+        self.sums = learned and self.kind == "table"
         self.bias_bytes = BIAS_BYTES[self.kind]
         given = {
             "-DDROPOUT": call.dropout > 0,
@@ -283,24 +287,17 @@ def _slots(batch: int, heads: int, teams: int, multiprocessors: int) -> int:
     return max(1, min(multiprocessors // (heads * teams), batch))
 
 
-def tables(
-    values: Tensor | None, left: Tensor | None, right: Tensor | None, q_len: int, k_len: int, needs_grad: bool
-) -> list[Tensor]:
-    """What the kernels read of the bias: a Toeplitz table; or a matrix in fragments, and for the backward pass those of
-    its transpose; nothing of nothing. See `factor_tables` for a low-rank bias of many scores."""
-    if left is None and values is None:
+def tables(parts: Parts, q: Tensor, k: Tensor, needs_grad: bool, scale: float) -> list[Tensor]:
+    """What the kernels read of the bias: where scores are one tile, or the bias becomes a matrix, that in fragments,
+    and for a longer backward pass those of its transpose; else a Toeplitz table, and of a low-rank bias its factors."""
+    q_len, k_len = q.shape[2], k.shape[2]
+    if not parts.given:
         return []
-    if left is None and values is not None:
-        return [toeplitz_table(values, q_len, k_len)]
-    made: list[Tensor] = matrix_tables(values, left, right, q_len, k_len, columns=needs_grad)
-    return made
-
-
-def tile_tables(
-    values: Tensor | None, left: Tensor | None, right: Tensor | None, q_len: int, k_len: int
-) -> list[Tensor]:
-    """Where scores are one tile: any bias is a matrix in fragments, for both passes."""
-    if left is None and values is None:
-        return []
-    made: list[Tensor] = matrix_tables(values, left, right, q_len, k_len, columns=False)
-    return made
+    one_tile = is_tile(q, k)
+    if one_tile or becomes_matrix(q, k, parts):
+        made: list[Tensor] = matrix_tables(*parts, q_len, k_len, columns=needs_grad and not one_tile)
+        return made
+    of_values = [] if parts.values is None else [toeplitz_table(parts.values, q_len, k_len)]
+    if parts.left is None or parts.right is None:
+        return of_values
+    return [*of_values, *factor_tables(parts.left, parts.right, scale)]

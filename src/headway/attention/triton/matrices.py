@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headway.attention.triton import matrix_kernel
 from headway.attention.triton.layout import LARGEST
-from headway.attention.triton.tables import TILE, whole_blocks
+from headway.attention.triton.tables import TILE, highest, whole_blocks
 
 
 @torch.library.custom_op("headway::matrix_tables", mutates_args=(), device_types=None)
@@ -16,22 +16,25 @@ def matrix_tables(
     values: Tensor | None,
     left: Tensor | None,
     right: Tensor | None,
+    matrix: Tensor | None,
     q_len: int,
     k_len: int,
     columns: bool,
 ) -> list[Tensor]:
     """The fragments of `bias_matrix` in float16 by one kernel; for `columns`, those of its transpose too."""
-    values, left, right = (t if t is None or t.stride(-1) == 1 else t.contiguous() for t in (values, left, right))
-    made: list[Tensor] = _room_for_tables(values, left, right, q_len, k_len, columns)
+    parts = [t if t is None or t.stride(-1) == 1 else t.contiguous() for t in (values, left, right, matrix)]
+    values, left, right, matrix = parts
+    made: list[Tensor] = _room_for_tables(*parts, q_len, k_len, columns)
     nothing = made[0]
     rank = 0 if left is None else left.shape[3]
     of_values = (nothing, 0) if values is None else (values, _of_head(values))
-    factors = [(nothing, 0, 0) if t is None else (t, _of_head(t), t.stride(2)) for t in (left, right)]
+    rows = [(nothing, 0, 0) if t is None else (t, _of_head(t), t.stride(2)) for t in (left, right, matrix)]
+    peaks = nothing if matrix is None else highest(matrix).expand(1, made[0].shape[0], -1).contiguous()
     tiles = whole_blocks(k_len) // TILE, whole_blocks(q_len) // TILE
     matrix_kernel.matrix_kernel[(*tiles, made[0].shape[0])](
-        of_values[0], factors[0][0], factors[1][0], made[0], made[-1],
-        of_values[1], *factors[0][1:], *factors[1][1:], q_len, k_len,
-        TOEPLITZ=values is not None, LOW_RANK=left is not None, COLUMNS=columns,
+        of_values[0], *(row[0] for row in rows), peaks, made[0], made[-1],
+        of_values[1], *(stride for row in rows for stride in row[1:]), q_len, k_len,
+        TOEPLITZ=values is not None, LOW_RANK=left is not None, DENSE=matrix is not None, COLUMNS=columns,
         RANK=rank, BLOCK_R=max(16, min(64, triton.next_power_of_2(rank))), LIMIT=LARGEST,
     )  # fmt: skip
     return made
@@ -46,11 +49,12 @@ def _room_for_tables(
     values: Tensor | None,
     left: Tensor | None,
     right: Tensor | None,
+    matrix: Tensor | None,
     q_len: int,
     k_len: int,
     columns: bool,
 ) -> list[Tensor]:
-    parts = [part for part in (values, left, right) if part is not None]
+    parts = [part for part in (values, left, right, matrix) if part is not None]
     heads = max(part.shape[1] for part in parts)
     of_q, of_k = whole_blocks(q_len) // TILE, whole_blocks(k_len) // TILE
     tiles = [(of_q, of_k), (of_k, of_q)] if columns else [(of_q, of_k)]

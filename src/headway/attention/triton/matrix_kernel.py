@@ -21,10 +21,12 @@ def _put_fragments(to_ptr, tile):
 
 @triton.jit(do_not_specialize=["q_len", "k_len"])
 def matrix_kernel(
-    values_ptr, left_ptr, right_ptr,  # any float dtype; numbers of a row side by side
+    values_ptr, left_ptr, right_ptr, matrix_ptr,  # any float dtype; numbers of a row side by side
+    peaks_ptr,  # (H, q_len), what every row of the matrix loses
     rows_ptr, columns_ptr,  # in fragments (H, tiles, tiles, 4096), rows queries or keys
-    values_stride_h, left_stride_h, left_stride, right_stride_h, right_stride, q_len, k_len,
-    TOEPLITZ: tl.constexpr, LOW_RANK: tl.constexpr, COLUMNS: tl.constexpr,
+    values_stride_h, left_stride_h, left_stride, right_stride_h, right_stride, matrix_stride_h, matrix_stride,
+    q_len, k_len,
+    TOEPLITZ: tl.constexpr, LOW_RANK: tl.constexpr, DENSE: tl.constexpr, COLUMNS: tl.constexpr,
     RANK: tl.constexpr, BLOCK_R: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     tile_k, tile_q, h = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
@@ -43,6 +45,10 @@ def matrix_kernel(
     if TOEPLITZ:
         ptrs = values_ptr + h * values_stride_h + offs_k[None, :] - offs_q[:, None] + q_len - 1
         tile += tl.load(ptrs, mask=inside, other=0.0).to(tl.float32) * LOG2E
+    if DENSE:
+        ptrs = matrix_ptr + h * matrix_stride_h + offs_q.to(tl.int64)[:, None] * matrix_stride + offs_k[None, :]
+        peaks = tl.load(peaks_ptr + h * q_len + offs_q, mask=offs_q < q_len, other=0.0)
+        tile += (tl.load(ptrs, mask=inside, other=0.0).to(tl.float32) - peaks[:, None]) * LOG2E
     tile = tl.where(inside, _clamped(tile, LIMIT), 0.0).to(tl.float16)
     _put_fragments(rows_ptr + ((h * tiles_q + tile_q) * tiles_k + tile_k) * 4096, tile)
     if COLUMNS:

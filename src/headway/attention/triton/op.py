@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ def fused(
     values: Tensor | None,  # (B|1, H|1, Lq + Lk - 1), a Toeplitz bias
     left: Tensor | None,  # (B|1, H|1, Lq, R), a low-rank bias
     right: Tensor | None,  # (B|1, H|1, Lk, R)
+    matrix: Tensor | None,  # (1, H|1, Lq, Lk), a dense bias; in tables
     segments: Tensor | None,  # (H|1, 2), what a query of either segment adds for keys of segment 1; Hopper only
     rows: Tensor | None,  # (H, B, Lq, by_eight(2 * reach + 1)), a score for each query and clipped offset
     reach: int,
@@ -89,6 +91,7 @@ def fused_backward(
     values: Tensor | None,
     left: Tensor | None,
     right: Tensor | None,
+    matrix: Tensor | None,
     segments: Tensor | None,
     rows: Tensor | None,
     reach: int,
@@ -102,29 +105,29 @@ def fused_backward(
     dropout: float,
     noise: Tensor | None,
     packed: bool,  # whether the gradient of qkv is wanted, in place of that of q; by Hopper kernels
-    learned: bool,  # whether the gradient of values is wanted
+    learned: list[bool],  # whether gradients are wanted: of values, of left and right, of matrix
     by: str,
     tables: list[Tensor],
 ) -> tuple[
-    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
-]:  # of q, k, v, values, left, right, segments, rows
+    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
+]:  # of q, k, v, values, left, right, matrix, segments, rows
     call = Call(q, k, v, left, right, mask, causal, lengths, q_documents, k_documents, scale, dropout, noise)
     aligned = grad.stride(3) == 1 and all(number % 8 == 0 for number in grad.stride()[:3])
     grad = grad if aligned and grad.data_ptr() % 16 == 0 else grad.contiguous()
     weights = of_offsets.numel() > 0
+    parts = Parts(values, left, right, matrix)
+    wanted = Parts(*(part if of else None for part, of in zip(parts, _each(learned), strict=True)))
     if by == "one tile":
-        grads = short.backward(call, tables, values, grad, lse, learned)
-        return _shaped(call, grads, None, values if learned else None)
+        *grads, total = short.backward(call, tables, grad, lse, wanted.given)
+        return _shaped(call, grads, _of_total(parts, learned, total, q.dtype), wanted)
     batch, heads, q_len, _ = q.shape
     k_len, v_width = v.shape[2:]
-    whole, (dq, dk, dv) = for_gradients(q, k, v, packed)
-    of_bias: Parts = (None, None, None)
+    whole, grads = for_gradients(q, k, v, packed)
+    dq, dk, dv = grads
     if by == "hopper tile":
         fast = hopper.Hopper(call, tables, segments=False)
-        total = fast.tile_backward(grad, lse, dq, dk, dv, learned or left is not None)
-        if total is not None:
-            of_bias = of_parts(values if learned else None, left, right, total, q.dtype)
-        return _shaped(call, (dq, dk, dv, *of_bias), None, values if learned else None, whole=whole)
+        total = fast.tile_backward(grad, lse, dq, dk, dv, wanted.given)
+        return _shaped(call, grads, _of_total(parts, learned, total, q.dtype), wanted, whole=whole)
     pairs = batch * heads
     delta = torch.empty_like(lse)
     backward_kernels.delta_kernel[(triton.cdiv(q_len, 64) * pairs,)](
@@ -132,13 +135,13 @@ def fused_backward(
         REST=rest.numel() > 0, V_WIDTH=v_width, BLOCK=64, BLOCK_V=call.width_flags["BLOCK_V"],
     )  # fmt: skip
     if by == "hopper":
-        fast = hopper.Hopper(call, tables, segments is not None, learned)
+        fast = hopper.Hopper(call, tables, segments is not None, learned[0])
         dvalues, dsegments = fast.backward(grad, lse, delta, dq, dk, dv)
-        of_bias = (dvalues, None, None)
-        if left is not None:
-            of_bias = of_parts(values if learned else None, left, right, fast.bias_grad(grad, lse, delta), q.dtype)
-        grads = (dq, dk, dv, *of_bias)
-        return _shaped(call, grads, None, values if learned else None, segments, dsegments, whole=whole)
+        of_bias = Parts(dvalues)
+        if fast.kind == "matrix":
+            total = fast.bias_grad(grad, lse, delta) if wanted.given else None
+            of_bias = _of_total(parts, learned, total, q.dtype)
+        return _shaped(call, grads, of_bias, wanted, segments, dsegments, whole=whole)
 
     to_weights = call.nothing
     if weights:
@@ -163,41 +166,49 @@ def fused_backward(
         *call.masks, *call.sizes, EDGES=call.edges(1, setting["BLOCK_K"]), **flags, **setting,
     )  # fmt: skip
     dvalues = None
-    if values is not None and learned:
+    if values is not None and learned[0]:
         dvalues = _toeplitz_grad(call, values, before, bias, flags)
-    grads = (dq, dk, dv, dvalues, dleft, dright)
-    return _shaped(call, grads, None if rows is None else drows, values if learned else None)
+    of_bias = Parts(dvalues, dleft, dright)
+    return _shaped(call, grads, of_bias, wanted, drows=None if rows is None else drows)
 
 
-Grads = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
+def _each(learned: list[bool]) -> list[bool]:  # of every part
+    of_values, of_factors, of_matrix = learned
+    return [of_values, of_factors, of_factors, of_matrix]
+
+
+def _of_total(parts: Parts, learned: list[bool], total: Tensor | None, dtype: torch.dtype) -> Parts:
+    return Parts() if total is None else of_parts(parts, learned, total, dtype)
 
 
 def _shaped(
     call: Call,
-    grads: Grads,  # of q; of k and v for each query head; of the parts of the bias for each sequence and head
-    drows: Tensor | None,
-    values: Tensor | None,  # where it is learned
+    grads: Sequence[Tensor],  # of q; of k and v for each query head
+    of_bias: Parts,  # for each sequence and head
+    like: Parts,  # of the bias, where it is learned
     segments: Tensor | None = None,
     dsegments: Tensor | None = None,  # (H, 2)
+    drows: Tensor | None = None,
     whole: Tensor | None = None,  # where the gradients of q, k and v are views of one tensor, which is given for them
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Sum what was shared; empty where there is nothing (an operator may not return one tensor twice)."""
-    dq, dk, dv, *of_bias = grads
-    if of_bias[0] is not None and call.q.shape[2] > call.k.shape[2]:
-        of_bias[0] = balanced(of_bias[0], call.q.shape[2], call.k.shape[2])
+    dq, dk, dv = grads
+    if of_bias.values is not None and call.q.shape[2] > call.k.shape[2]:
+        of_bias = of_bias._replace(values=balanced(of_bias.values, call.q.shape[2], call.k.shape[2]))
     groups = call.q.shape[1] // call.k.shape[1]
     if groups > 1:
         dk, dv = (summed_groups(t, groups) for t in (dk, dv))
     if whole is not None:
         dq, dk, dv = whole, call.q.new_empty(0), call.q.new_empty(0)
-    dvalues, dleft, dright = (
-        call.q.new_empty(0) if like is None or grad is None else _summed(grad, like)
-        for grad, like in zip(of_bias, (values, call.left, call.right), strict=True)
+    dvalues, dleft, dright, dmatrix = (
+        call.q.new_empty(0) if part is None or grad is None else _summed(grad, part)
+        for grad, part in zip(of_bias, like, strict=True)
     )
     of_segments = call.q.new_empty(0)
     if segments is not None and dsegments is not None:
         of_segments = _summed(dsegments[None], segments[None])[0]
-    return dq, dk, dv, dvalues, dleft, dright, of_segments, call.q.new_empty(0) if drows is None else drows
+    of_rows = call.q.new_empty(0) if drows is None else drows
+    return dq, dk, dv, dvalues, dleft, dright, dmatrix, of_segments, of_rows
 
 
 def _weights_like(q: Tensor, reach: int, exact: bool) -> Tensor:
@@ -248,7 +259,7 @@ def _summed(grad: Tensor, like: Tensor) -> Tensor:
 
 
 @fused.register_fake
-def _(q, k, v, qkv, values, left, right, segments, rows, reach, shift, weights, *rest):  # type: ignore[no-untyped-def]
+def _(q, k, v, qkv, values, left, right, matrix, segments, rows, reach, shift, weights, *rest):  # type: ignore[no-untyped-def]
     out = rows_first(q, q.shape[2], v.shape[3])
     of_offsets = _weights_like(q, reach, rest[-5]) if weights else q.new_empty(0)
     exact = torch.empty_like(out) if rest[-5] else q.new_empty(0)
@@ -256,47 +267,48 @@ def _(q, k, v, qkv, values, left, right, segments, rows, reach, shift, weights, 
 
 
 @fused_backward.register_fake
-def _(grad, grad_weights, q, k, v, out, lse, of_offsets, rest, values, left, right, segments, rows, *others):  # type: ignore[no-untyped-def]
+def _(grad, grad_weights, q, k, v, out, lse, of_offsets, rest, values, left, right, matrix, segments, rows, *others):  # type: ignore[no-untyped-def]
+    wanted = [*_each(others[-3]), True, True]
     of_bias = [
-        q.new_empty(0) if t is None else torch.empty_like(t, memory_format=torch.contiguous_format)
-        for t in (values if others[-3] else None, left, right, segments, rows)
+        q.new_empty(0) if t is None or not want else torch.empty_like(t, memory_format=torch.contiguous_format)
+        for t, want in zip((values, left, right, matrix, segments, rows), wanted, strict=True)
     ]
     return *gradients_like(q, k, v, others[-4]), *of_bias
 
 
 def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    q, k, v, qkv, values, left, right, segments, rows, reach, shift, _, mask, causal, lengths, *others = inputs
+    q, k, v, qkv, values, left, right, matrix, segments, rows, reach, shift, _, mask, causal, lengths, *others = inputs
     q_documents, k_documents, scale, dropout, noise, _, _, backward_by, tables, backward_tables = others
     ctx.save_for_backward(
-        q, k, v, *output, values, left, right, segments, rows, mask, lengths, q_documents, k_documents, noise,
+        q, k, v, *output, values, left, right, matrix, segments, rows, mask, lengths, q_documents, k_documents, noise,
         *backward_tables,
     )  # fmt: skip
-    learned = values is not None and values.requires_grad
+    learned = [
+        any(part is not None and part.requires_grad for part in parts)
+        for parts in ((values,), (left, right), (matrix,))
+    ]
     ctx.settings = reach, shift, causal, scale, dropout, qkv is not None, learned, backward_by, len(tables)
     ctx.mark_non_differentiable(output[1], output[3])
     ctx.set_materialize_grads(False)
 
 
 def _differentiate(ctx, grad, _lse, grad_weights, _rest):  # type: ignore[no-untyped-def]
-    q, k, v, out, lse, of_offsets, rest, values, left, right, segments, rows, *others = ctx.saved_tensors
+    q, k, v, out, lse, of_offsets, rest, values, left, right, matrix, segments, rows, *others = ctx.saved_tensors
     mask, lengths, q_documents, k_documents, noise, *tables = others
     reach, shift, causal, scale, dropout, packed, learned, backward_by, forward_tables = ctx.settings
     of_tables = [None] * forward_tables, [None] * len(tables)
     if grad is None and grad_weights is None:
-        return *(None,) * 23, *of_tables
+        return *(None,) * 24, *of_tables
     if grad is None:
         grad = torch.zeros_like(out)
-    dq, dk, dv, dvalues, dleft, dright, dsegments, drows = fused_backward(
-        grad, grad_weights, q, k, v, out, lse, of_offsets, rest, values, left, right, segments, rows, reach, shift,
-        mask, causal, lengths, q_documents, k_documents, scale, dropout, noise, packed, learned, backward_by, tables,
+    dq, dk, dv, *grads = fused_backward(
+        grad, grad_weights, q, k, v, out, lse, of_offsets, rest, values, left, right, matrix, segments, rows,
+        reach, shift, mask, causal, lengths, q_documents, k_documents, scale, dropout, noise, packed, learned,
+        backward_by, tables,
     )  # fmt: skip
-    of_bias = (
-        dvalues if learned else None,
-        None if left is None else dleft,
-        None if right is None else dright,
-        None if segments is None else dsegments,
-        None if rows is None else drows,
-    )
+    given = (values, left, right, matrix, segments, rows)
+    wanted = [*_each(learned), True, True]
+    of_bias = (g if t is not None and want else None for g, t, want in zip(grads, given, wanted, strict=True))
     of_inputs = (None, None, None, dq) if packed else (dq, dk, dv, None)
     return *of_inputs, *of_bias, *(None,) * 14, *of_tables
 

@@ -1,4 +1,4 @@
-"""Launching the one-tile kernels: the bias becomes a small matrix that the batch shares, its gradient its parts'."""
+"""Launching the one-tile kernels: the bias becomes a small matrix that the batch shares."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from torch import Tensor
 from headway.attention.triton import short_kernels
 from headway.attention.triton.arguments import Call
 from headway.attention.triton.layout import rows_first, strides
-from headway.attention.triton.tables import of_parts
+from headway.attention.triton.tables import Parts
 
 LONGEST = 128
 
 
-def fits(q: Tensor, v: Tensor, *parts: Tensor | None) -> bool:
+def fits(q: Tensor, v: Tensor, parts: Parts) -> bool:
     """Whether the scores are one tile, and the parts of the bias are shared by the batch."""
     longest = LONGEST if q.dtype != torch.float32 else LONGEST // 2
     lengths = (q.shape[2], v.shape[2])
     widest = max(q.shape[3], v.shape[3])
-    shared = all(part is None or part.shape[0] == 1 for part in parts)
-    return shared and widest <= 64 and min(lengths) >= 16 and max(lengths) <= longest
+    return parts.shared and widest <= 64 and min(lengths) >= 16 and max(lengths) <= longest
 
 
 def forward(call: Call, tables: list[Tensor]) -> tuple[Tensor, Tensor]:  # output, log2 of the denominators
@@ -41,15 +40,14 @@ def forward(call: Call, tables: list[Tensor]) -> tuple[Tensor, Tensor]:  # outpu
 
 
 def backward(
-    call: Call, tables: list[Tensor], values: Tensor | None, grad: Tensor, lse: Tensor, learned: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:  # of q, k, v, values, left, right
+    call: Call, tables: list[Tensor], grad: Tensor, lse: Tensor, learned: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:  # of q, k, v, and of a learned bias, (H, Lq, Lk)
     q, k, v = call.q, call.k, call.v
     batch, heads, q_len, width = q.shape
     k_len, v_width = v.shape[2:]
     dq, dk, dv = (rows_first(q, *size) for size in ((q_len, width), (k_len, width), (k_len, v_width)))
     setting = call.config("short backward")
     chunks = _chunks(call, setting.pop("programs"), 1)
-    learned = learned or call.left is not None
     partial = q.new_empty((chunks, heads, k_len, q_len) if learned else (0,), dtype=torch.float32)
     block_q, block_k = _block(q_len), _block(k_len)
     short_kernels.short_backward_kernel[(heads * chunks,)](
@@ -58,9 +56,7 @@ def backward(
         batch, chunks, LEARNED=learned, HALVES=2 if block_q > 64 else 1, BLOCK_Q=block_q, BLOCK_K=block_k,
         **_flags(call, tables, call.edges(block_q, block_k)), **setting,
     )  # fmt: skip
-    if not learned:
-        return dq, dk, dv, None, None, None
-    return dq, dk, dv, *of_parts(values, call.left, call.right, partial.sum(0).mT, q.dtype)
+    return dq, dk, dv, partial.sum(0).mT if learned else None
 
 
 def _read(call: Call, tables: list[Tensor]) -> tuple[Tensor, int]:

@@ -7,6 +7,8 @@ They are constants: gradients of the parts are the operators' own.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,30 +19,57 @@ from headway.running import without_autocast
 
 TILE = 64  # of the Hopper kernels
 BLOCK = 128  # queries or keys of their blocks
-Parts = tuple[Tensor | None, Tensor | None, Tensor | None]  # of a bias: Toeplitz values, low-rank left and right
 
 
-def bias_matrix(
-    values: Tensor | None,  # (1, H|1, Lq + Lk - 1)
-    left: Tensor | None,  # (1, H|1, Lq, R)
-    right: Tensor | None,  # (1, H|1, Lk, R)
-    k_len: int,
-    half: bool,
-) -> Tensor:  # (H|1, Lq, Lk), in units of log 2
-    """All parts of the bias together, in float16 if `half`."""
-    parts = []
+class Parts(NamedTuple):
+    """What a bias is made of, or the gradient of that."""
+
+    values: Tensor | None = None  # (B|1, H|1, Lq + Lk - 1), Toeplitz
+    left: Tensor | None = None  # (B|1, H|1, Lq, R), low rank
+    right: Tensor | None = None  # (B|1, H|1, Lk, R)
+    matrix: Tensor | None = None  # (B|1, H|1, Lq, Lk)
+
+    @property
+    def shared(self) -> bool:
+        """Whether one serves the whole batch."""
+        return all(part is None or part.shape[0] == 1 for part in self)
+
+    @property
+    def given(self) -> bool:
+        return any(part is not None for part in self)
+
+    @property
+    def offsets_alone(self) -> bool:
+        """Whether it is a Toeplitz bias, or none."""
+        return all(part is None for part in self[1:])
+
+    def detach(self) -> Parts:
+        return Parts(*(None if part is None else part.detach() for part in self))
+
+
+def bias_matrix(parts: Parts, k_len: int, half: bool) -> Tensor:  # (H|1, Lq, Lk), in units of log 2
+    """All parts of a bias that the batch shares together, in float16 if `half`."""
+    values, left, right, given = parts
+    made = []
     if left is not None and right is not None:
         factors = left[0].float() * LOG2E, right[0].float()
         rows, columns = (t.clamp(-LARGEST, LARGEST).half() if half else t for t in factors)
         with without_autocast(rows.device.type):
-            parts.append(rows @ columns.mT)
+            made.append(rows @ columns.mT)
     if values is not None:
         row = (values[0].float() * LOG2E).contiguous()
         q_len = row.shape[1] - k_len + 1
         # Not `unfold`, of which torch.compile makes one graph for each length.
-        parts.append(row.as_strided((row.shape[0], q_len, k_len), (row.stride(0), 1, 1)).flip(-2))
-    matrix = parts[0] if len(parts) == 1 else parts[0] + parts[1]
+        made.append(row.as_strided((row.shape[0], q_len, k_len), (row.stride(0), 1, 1)).flip(-2))
+    if given is not None:
+        made.append((given[0].float() - highest(given)[0, :, :, None]) * LOG2E)
+    matrix = functools.reduce(torch.add, made)
     return (matrix.clamp(-LARGEST, LARGEST).half() if half else matrix).contiguous()
+
+
+def highest(matrix: Tensor) -> Tensor:  # (1, H|1, Lq, Lk) -> (1, H|1, Lq)
+    """The largest number of each row. Without it weights are the same, and numbers near it keep digits in float16."""
+    return matrix.float().amax(-1).clamp(-3e38, 3e38)
 
 
 def toeplitz_table(values: Tensor, q_len: int, k_len: int) -> Tensor:  # (1, H|1, Lq + Lk - 1) -> (H|1, 2, span + 16)
@@ -93,16 +122,22 @@ def whole_blocks(length: int) -> int:
 
 
 def of_parts(
-    values: Tensor | None,
-    left: Tensor | None,
-    right: Tensor | None,
+    parts: Parts,
+    learned: Sequence[bool],  # which are: values, low-rank factors, matrix
     total: Tensor,  # (H, Lq, Lk), the gradient summed over the batch
     dtype: torch.dtype,  # of the call
 ) -> Parts:  # each (1, H, ...)
+    """The gradient of a bias that the batch shares as that of its parts, of those that are learned."""
+    of_values, of_factors, of_matrix = learned
     dleft = dright = None
-    if left is not None and right is not None:
-        dleft, dright = _products(total, left[0], right[0], dtype)
-    return None if values is None else diagonal_sums(total)[None], dleft, dright
+    if of_factors and parts.left is not None and parts.right is not None:
+        dleft, dright = _products(total, parts.left[0], parts.right[0], dtype)
+    return Parts(
+        diagonal_sums(total)[None] if of_values else None,
+        dleft,
+        dright,
+        total[None] if of_matrix else None,
+    )
 
 
 def _products(total: Tensor, left: Tensor, right: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
