@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import threading
 
@@ -308,8 +309,7 @@ def test_width_64_with_gradients_of_some_parts(one_tile, length, learned):
 @pytest.mark.parametrize("length", [100, 300])
 @pytest.mark.parametrize("encoding", ["t5", "tupe-rel", "diet-abs"])
 def test_layers_that_share_a_bias(one_tile, encoding, length, compiled, monkeypatch):
-    """Multiplied out once, or in every layer: the same outputs and gradients, to rounding."""
-    torch._dynamo.reset()
+    """Multiplied out once, they come no further from float64 than multiplied out in every layer."""
     frame = importlib.import_module("headway.models.frame")
     sizes = {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 3, "max_position_embeddings": 300}
     config = hw.preset("tiny", encoding=encoding, sharing="layer", vocab_size=50, **sizes)
@@ -318,26 +318,29 @@ def test_layers_that_share_a_bias(one_tile, encoding, length, compiled, monkeypa
         torch.nn.init.normal_(parameter, std=0.3)
     words = torch.randint(50, (5, length), device=DEVICE)
     upstream = torch.randn(5, length, 128, device=DEVICE)
-    once, found = frame.for_layers, []
-    for share in (once, lambda bias, *sizes, **kinds: bias):
-        shared = []
+    once, shared = frame.for_layers, []
 
-        def recorded(*arguments, share=share, shared=shared, **kinds):
-            shared.append(share(*arguments, **kinds))
-            return shared[-1]
-
-        monkeypatch.setattr(frame, "for_layers", share if compiled else recorded)
-        run = torch.compile(model, fullgraph=True) if compiled else model
-        with torch.autocast("cuda", torch.bfloat16):
-            hidden = run(words).last_hidden_state
-        grads = torch.autograd.grad(hidden, list(model.encoding.parameters()), upstream)
-        if not compiled:
-            multiplied = share is once and not (encoding == "t5" and length > 128)
-            assert isinstance(shared[0], hw.Dense) == multiplied
-        found.append([hidden, *grads])
+    def result(model, half):
         torch._dynamo.reset()
-    for ours, theirs in zip(*found, strict=True):
-        assert (ours.double() - theirs.double()).norm() <= 0.02 * theirs.double().norm()
+        run = torch.compile(model, fullgraph=True) if compiled and half else model
+        with torch.autocast("cuda", torch.bfloat16, enabled=half):
+            hidden = run(words).last_hidden_state
+        grads = torch.autograd.grad(hidden, list(model.encoding.parameters()), upstream.to(hidden.dtype))
+        return [t.double() for t in (hidden, *grads)]
+
+    def recorded(*arguments, **kinds):
+        shared.append(once(*arguments, **kinds))
+        return shared[-1]
+
+    truth = result(copy.deepcopy(model).double(), half=False)
+    monkeypatch.setattr(frame, "for_layers", once if compiled else recorded)
+    of_once = result(model, half=True)
+    monkeypatch.setattr(frame, "for_layers", lambda bias, *sizes, **kinds: bias)
+    of_each = result(model, half=True)
+    for right, mine, theirs in zip(truth, of_once, of_each, strict=True):
+        assert (mine - right).norm() <= 1.5 * (theirs - right).norm() + 0.01 * right.norm()
+    if not compiled:
+        assert isinstance(shared[0], hw.Dense) == (length <= 128 or encoding != "t5")
 
 
 @pytest.mark.parametrize("length", [100, 200])
@@ -384,7 +387,7 @@ def test_trains_compiled_whole_at_width_64(parts):
         clipped = torch.arange(-79, 80, device=DEVICE).clamp(-4, 4) + 4
         bias = {
             "low rank": lambda: hw.LowRank(q[:1], k[:1]),
-            "dense": lambda: hw.Dense(q[:1].float() @ k[:1].float().mT),
+            "dense": lambda: hw.Dense(q[:1].float().sum(-1, keepdim=True) * k[:1].float().mean(-1)[:, :, None]),
             "clipped offsets": lambda: hw.Toeplitz(table[:, :, 0][:, clipped][None]),
             "segments": lambda: (
                 hw.Toeplitz.clipped(table[:, :, 0][None], 80, 80) + hw.SegmentTable(table[:, :2, :2], halves, halves)

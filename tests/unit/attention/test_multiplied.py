@@ -7,34 +7,41 @@ import torch
 
 import headway as hw
 from headway.attention import for_layers
-from headway.attention.triton.multiplied import multiplied_out, unrolled
+from headway.attention.triton.multiplied import multiplied_out
 
 
-@pytest.mark.parametrize(("q_len", "k_len"), [(1, 1), (3, 7), (7, 3), (5, 5), (1, 4), (4, 1)])
-def test_unrolled_is_the_formula(q_len, k_len):
-    values = torch.randn(1, 2, q_len + k_len - 1, dtype=torch.float64, requires_grad=True)
-    dense = hw.Toeplitz(values).bind(q_len, k_len).dense()
-    found = unrolled(values, q_len, k_len)
-    assert torch.equal(found, dense)
-    upstream = torch.randn_like(dense)
-    torch.testing.assert_close(
-        torch.autograd.grad(found, values, upstream)[0], torch.autograd.grad(dense, values, upstream)[0]
-    )
-
-
-@pytest.mark.parametrize("heads", [1, 3])
-def test_sums_are_the_formula(heads):
-    t = torch.randn(1, heads, 11, dtype=torch.float64)
-    left, right = torch.randn(1, 3, 6, 2, dtype=torch.float64), torch.randn(1, 1, 6, 2, dtype=torch.float64)
-    for bias in (hw.Toeplitz(t, 6), hw.LowRank(left, right), hw.Toeplitz(t, 6) + hw.LowRank(left, right)):
-        torch.testing.assert_close(multiplied_out(bias, 6, 6), bias.dense())
+@pytest.mark.parametrize("parts", ["toeplitz", "low rank", "both"])
+@pytest.mark.parametrize(("q_len", "k_len"), [(1, 1), (3, 7), (5, 5), (1, 4)])
+def test_it_is_the_formula(q_len, k_len, parts):
+    values = torch.randn(1, 1, q_len + k_len - 1, dtype=torch.float64, requires_grad=True)
+    left = torch.randn(1, 3, q_len, 2, dtype=torch.float64, requires_grad=True)
+    right = torch.randn(1, 1, 2, k_len, dtype=torch.float64).mT.requires_grad_()  # strided
+    toeplitz, low_rank = hw.Toeplitz(values, q_len), hw.LowRank(left, right)
+    bias, given = {
+        "toeplitz": (toeplitz, [values, None, None]),
+        "low rank": (low_rank, [None, left, right]),
+        "both": (toeplitz + low_rank, [values, left, right]),
+    }[parts]
+    dense = bias.dense()
+    found = multiplied_out(*(None if t is None else t.float() for t in given), q_len, k_len)
+    torch.testing.assert_close(found.double(), dense, rtol=1e-5, atol=1e-5)
+    wanted, upstream = [t for t in given if t is not None], torch.randn_like(dense)
+    expected = torch.autograd.grad(dense, wanted, upstream)
+    for mine, theirs in zip(torch.autograd.grad(found, wanted, upstream.float()), expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
 
 
 def test_half_precision_gains_digits_and_autocast_takes_none():
     left = torch.randn(1, 2, 6, 2).bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
-        found = multiplied_out(hw.LowRank(left, left), 6, 6)
-    torch.testing.assert_close(found, left.float() @ left.float().mT)
+        found = multiplied_out(None, left, left, 6, 6)
+    torch.testing.assert_close(found, left.float() @ left.float().mT, rtol=1e-5, atol=1e-5)
+
+
+def test_what_the_compiler_is_told_is_so():
+    values, left = torch.randn(1, 1, 11), torch.randn(1, 3, 6, 2)
+    torch.library.opcheck(multiplied_out, (values, left, left.clone(), 6, 6))
+    torch.library.opcheck(multiplied_out, (values.requires_grad_(), None, None, 6, 6))
 
 
 def test_elsewhere_a_bias_stays_as_it_is():

@@ -21,7 +21,7 @@ from torch import Tensor
 from headway.attention.request import Request
 from headway.attention.triton.layout import by_eight, dropout_noise
 from headway.attention.triton.tables import Parts, bias_matrix, segment_tables, toeplitz_table
-from headway.bias import Dense, LowRank, RelativeKeys, RelativeValues, SegmentTable, Toeplitz
+from headway.bias import Dense, LowRank, RelativeKeys, RelativeValues, SegmentTable, Structured, Toeplitz
 
 __all__ = ["forward", "why_not"]
 
@@ -117,7 +117,8 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
         return _relative(request, q, k, v)
     masking = request.masking
     segment = _segment_term(request, q, k, v)
-    parts = _shared_parts(request, segment)
+    terms = () if request.bias is None else request.bias.terms
+    parts = parts_of([term for term in terms if term is not segment])
     rows, value_table, reach, shift = _relative_parts(request, q)
     relative = rows is not None or value_table is not None
     steps: Tensor | None = None
@@ -252,14 +253,14 @@ def _with_segments(
     return "hopper", "hopper", tables, tables if request.needs_grad else [], steps
 
 
-def _shared_parts(request: Request, without: SegmentTable | None) -> Parts:
-    """All other terms that do not meet the query, as one Toeplitz bias, one low-rank one and one matrix."""
+def parts_of(terms: Sequence[Structured]) -> Parts:
+    """All terms that do not meet the query, as one Toeplitz bias, one low-rank one and one matrix."""
     values = matrix = left = right = None
     pairs: list[LowRank] = []
-    for term in () if request.bias is None else request.bias.terms:
+    for term in terms:
         if isinstance(term, Toeplitz):
             values = term.values if values is None else values + term.values
-        elif isinstance(term, SegmentTable) and term is not without:
+        elif isinstance(term, SegmentTable):
             pairs.append(term.as_low_rank())
         elif isinstance(term, LowRank):
             pairs.append(term)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from headway.attention.triton import INSTALLED, INTERPRETED
-from headway.attention.triton.tables import BLOCK
+from headway.attention.triton import INSTALLED, INTERPRETED, parts_of
+from headway.attention.triton.layout import LOG2E
+from headway.attention.triton.tables import BLOCK, Parts, balanced, bias_matrix, of_parts, summed
 from headway.bias import Bias, Dense, LowRank, Toeplitz
-from headway.running import without_autocast
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -21,7 +20,7 @@ class Multiplied(Dense):
     Paper:    none; the sum of the terms it was made of, as they are written
     Formula:  bias[0, h, i, j] = matrix[0, h, i, j]
     Symbols:  matrix, (1, H|1, Lq, Lk);  tables, see `hopper.tables`
-    Checked:  tests/gpu/test_hopper.py
+    Checked:  tests/unit/attention/test_multiplied.py, tests/gpu/test_hopper.py
     """
 
     tables: tuple[Tensor, ...] = ()
@@ -37,40 +36,68 @@ def for_layers(
     """
     if bias is None or bias.batch > 1 or not all(isinstance(term, Toeplitz | LowRank) for term in bias.terms):
         return bias
-    if not INSTALLED or not (device.type == "cuda" or INTERPRETED) or q_len > k_len:  # see `balanced` in tables.py
+    if not INSTALLED or not (device.type == "cuda" or INTERPRETED):
         return bias
     from headway.attention.triton import hopper
     from headway.attention.triton.matrices import matrix_tables
 
-    one_tile = k_len <= BLOCK
+    one_tile = max(q_len, k_len) <= BLOCK
     ranked = any(isinstance(term, LowRank) for term in bias.terms)
     few = heads * q_len * k_len <= hopper.MOST_SCORES
     if not (hopper.takes_kind(dtype, width, device) and (one_tile or (ranked and few))):
         return bias
-    matrix = multiplied_out(bias, q_len, k_len)
+    parts = parts_of(bias.terms)
+    matrix = multiplied_out(parts.values, parts.left, parts.right, q_len, k_len)
     columns = torch.is_grad_enabled() and not one_tile
-    tables = matrix_tables(None, None, None, matrix.detach(), q_len, k_len, columns)
-    return Multiplied(matrix, tuple(tables))
+    return Multiplied(matrix, tuple(matrix_tables(None, None, None, matrix.detach(), q_len, k_len, columns)))
 
 
-def multiplied_out(bias: Bias, q_len: int, k_len: int) -> Tensor:  # (1, H|1, Lq, Lk), at least float32
-    """`dense()` of Toeplitz and low-rank terms, with sums along diagonals as the gradient of the former."""
-    total: Tensor | None = None
-    for term in bias.at_least(torch.float32).terms:
-        if isinstance(term, LowRank):
-            with without_autocast(bias.device.type):
-                matrix = term.dense()
-        else:
-            assert isinstance(term, Toeplitz)
-            matrix = unrolled(term.values, q_len, k_len)
-        total = matrix if total is None else total + matrix
-    assert total is not None
-    return total
+@torch.library.custom_op("headway::multiplied_out", mutates_args=(), device_types=None)
+def multiplied_out(
+    values: Tensor | None,  # (1, H|1, Lq + Lk - 1), a Toeplitz bias
+    left: Tensor | None,  # (1, H|1, Lq, R), a low-rank bias
+    right: Tensor | None,  # (1, H|1, Lk, R)
+    q_len: int,
+    k_len: int,
+) -> Tensor:  # (1, H|1, Lq, Lk), float32
+    return bias_matrix(Parts(values, left, right), k_len, half=False)[None] / LOG2E
 
 
-def unrolled(values: Tensor, q_len: int, k_len: int) -> Tensor:  # (1, H|1, Lq + Lk - 1) -> (1, H|1, Lq, Lk)
-    """Rows one step longer than the count of offsets begin one offset further each: those of the queries, reversed."""
-    count = q_len + k_len - 1
-    repeated = values[:, :, None].expand(-1, -1, q_len, -1).flatten(2)
-    rows = F.pad(repeated, (0, q_len)).view(*values.shape[:2], q_len, count + 1)
-    return rows[..., :k_len].flip(-2)
+@torch.library.custom_op("headway::multiplied_out_backward", mutates_args=(), device_types=None)
+def multiplied_out_backward(
+    grad: Tensor, values: Tensor | None, left: Tensor | None, right: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:  # of values, left and right, empty where there are none
+    q_len, k_len = grad.shape[2:]
+    parts = Parts(values, left, right)
+    found = of_parts(parts, (values is not None, left is not None, False), grad[0], torch.float32)
+    if found.values is not None and q_len > k_len:
+        found = found._replace(values=balanced(found.values, q_len, k_len))
+    dvalues, dleft, dright = (
+        grad.new_empty(0) if part is None or of_part is None else summed(of_part, part)
+        for part, of_part in zip(parts[:3], found[:3], strict=True)
+    )
+    return dvalues, dleft, dright
+
+
+@multiplied_out.register_fake
+def _(values, left, right, q_len, k_len):  # type: ignore[no-untyped-def]
+    parts = [part for part in (values, left, right) if part is not None]
+    return parts[0].new_empty(1, max(part.shape[1] for part in parts), q_len, k_len, dtype=torch.float32)
+
+
+@multiplied_out_backward.register_fake
+def _(grad, *parts):  # type: ignore[no-untyped-def]
+    return tuple(grad.new_empty(0) if t is None else t.new_empty(t.shape) for t in parts)
+
+
+def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    ctx.save_for_backward(*inputs[:3])
+
+
+def _differentiate(ctx, grad):  # type: ignore[no-untyped-def]
+    parts = ctx.saved_tensors
+    found = multiplied_out_backward(grad, *parts)
+    return *(None if part is None else of_part for part, of_part in zip(parts, found, strict=True)), None, None
+
+
+multiplied_out.register_autograd(_differentiate, setup_context=_save)

@@ -20,7 +20,7 @@ from headway.attention.triton.layout import (
     strides,
     summed_groups,
 )
-from headway.attention.triton.tables import Parts, balanced, of_parts
+from headway.attention.triton.tables import Parts, balanced, of_parts, summed
 
 DIAGONAL_PROGRAMS = 4  # for each multiprocessor
 
@@ -201,12 +201,12 @@ def _shaped(
     if whole is not None:
         dq, dk, dv = whole, call.q.new_empty(0), call.q.new_empty(0)
     dvalues, dleft, dright, dmatrix = (
-        call.q.new_empty(0) if part is None or grad is None else _summed(grad, part)
+        call.q.new_empty(0) if part is None or grad is None else summed(grad, part)
         for grad, part in zip(of_bias, like, strict=True)
     )
     of_segments = call.q.new_empty(0)
     if segments is not None and dsegments is not None:
-        of_segments = _summed(dsegments[None], segments[None])[0]
+        of_segments = summed(dsegments[None], segments[None])[0]
     of_rows = call.q.new_empty(0) if drows is None else drows
     return dq, dk, dv, dvalues, dleft, dright, dmatrix, of_segments, of_rows
 
@@ -248,14 +248,6 @@ def _toeplitz_grad(
 def _in_order(sums: Tensor) -> Tensor:  # (G, H, diagonals, 2, block) -> (G, H, (diagonals + 1) * block)
     low, high = sums.unbind(3)
     return (F.pad(low, (0, 0, 0, 1)) + F.pad(high, (0, 0, 1, 0))).flatten(2)
-
-
-def _summed(grad: Tensor, like: Tensor) -> Tensor:
-    """Sum over the batch and the heads where the original was shared."""
-    for axis in (0, 1):
-        if like.shape[axis] == 1 and grad.shape[axis] > 1:
-            grad = grad.sum(axis, keepdim=True)
-    return grad.to(like.dtype).contiguous()
 
 
 @fused.register_fake

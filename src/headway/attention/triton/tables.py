@@ -149,6 +149,14 @@ def _products(total: Tensor, left: Tensor, right: Tensor, dtype: torch.dtype) ->
     return product(total, right)[None], product(total.mT, left)[None]
 
 
+def summed(grad: Tensor, like: Tensor) -> Tensor:
+    """Sum over the batch and the heads where the original was shared."""
+    for axis in (0, 1):
+        if like.shape[axis] == 1 and grad.shape[axis] > 1:
+            grad = grad.sum(axis, keepdim=True)
+    return grad.to(like.dtype).contiguous()
+
+
 def diagonal_sums(matrix: Tensor) -> Tensor:  # (H, Lq, Lk) -> (H, Lq + Lk - 1), offset -(Lq - 1) first
     """Sums along diagonals: in rows one step longer than the count of offsets, diagonals of the reversed rows align."""
     q_len, k_len = matrix.shape[-2:]
