@@ -6,11 +6,17 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 
 def is_transformed() -> bool:
     """Whether torch.func (vmap, grad, jvp) is at work, where a value may stand for many."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
+def carries_tangents() -> bool:
+    """Whether forward-mode differentiation is on its way through, which many operators would lose in silence."""
+    return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
 
 
 def may_read(t: Tensor) -> bool:

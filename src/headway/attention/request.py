@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 from headway.attention.masking import Masking
 from headway.bias import Bias, Dense, Structured, ValueBias
 from headway.bias.base import IDS, dtype_name
-from headway.running import autocast_dtype, is_transformed, may_read
+from headway.running import autocast_dtype, carries_tangents, is_transformed, may_read
 
 Documents = Tensor | tuple[Tensor, Tensor]
 S = TypeVar("S", bound=Structured)
@@ -51,8 +51,8 @@ class Request:
 
     @property
     def has_tangent(self) -> bool:
-        """Whether forward-mode differentiation is on its way through, which many operators would lose in silence."""
-        if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+        """Whether a tensor of the call has a derivative that goes forward."""
+        if not carries_tangents():
             return False
         structured = [part for part in (self.bias, self.value_bias) if part is not None]
         given = [self.q, self.k, self.v, *(tensor for part in structured for tensor in part.tensors.values())]

@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 
 from headway.bias import Bias, ValueBias
 from headway.bias.base import IDS
-from headway.running import may_read
+from headway.running import carries_tangents, is_transformed, may_read
 
 SHARINGS = ("none", "head", "layer")
 PLACES = ("input", "queries and keys", "scores", "values")
@@ -217,7 +216,7 @@ class Encoding(nn.Module):
         """
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or bias.device.type != "cpu" or bias.needs_query:
             return bias
-        if forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active():
+        if carries_tangents() or is_transformed():
             return bias  # a copy would lose its derivative
         q_len, k_len = bias.lengths
         key = (self.layer_set(layer), q_len or 0, k_len or 0, q_start)

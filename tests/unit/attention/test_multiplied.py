@@ -7,7 +7,9 @@ import torch
 
 import headway as hw
 from headway.attention import for_layers
-from headway.attention.triton.multiplied import multiplied_out
+
+pytest.importorskip("triton")
+from headway.attention.triton.multiplied import multiplied_out  # noqa: E402
 
 
 @pytest.mark.parametrize("parts", ["toeplitz", "low rank", "both"])
@@ -42,6 +44,25 @@ def test_what_the_compiler_is_told_is_so():
     values, left = torch.randn(1, 1, 11), torch.randn(1, 3, 6, 2)
     torch.library.opcheck(multiplied_out, (values, left, left.clone(), 6, 6))
     torch.library.opcheck(multiplied_out, (values.requires_grad_(), None, None, 6, 6))
+
+
+def test_other_derivatives_go_the_plain_way(monkeypatch):
+    """The operator knows the backward pass alone."""
+    from headway.attention.triton import hopper, multiplied
+
+    monkeypatch.setattr(multiplied, "INTERPRETED", True)
+    monkeypatch.setattr(hopper, "takes_kind", lambda *_: True)
+    kinds = {"heads": 2, "width": 64, "dtype": torch.bfloat16, "device": torch.device("cpu")}
+
+    def dense(values):
+        return for_layers(hw.Toeplitz(values, 6), 6, 6, **kinds).dense()
+
+    values = torch.randn(1, 2, 11)
+    _, tangent = torch.func.jvp(dense, (values,), (torch.ones_like(values),))
+    torch.testing.assert_close(tangent, torch.ones(1, 2, 6, 6))
+    with torch.autograd.forward_ad.dual_level():
+        dual = dense(torch.autograd.forward_ad.make_dual(values, torch.ones_like(values)))
+        torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(dual).tangent, torch.ones(1, 2, 6, 6))
 
 
 def test_elsewhere_a_bias_stays_as_it_is():

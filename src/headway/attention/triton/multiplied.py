@@ -11,6 +11,7 @@ from headway.attention.triton import INSTALLED, INTERPRETED, parts_of
 from headway.attention.triton.layout import LOG2E
 from headway.attention.triton.tables import BLOCK, Parts, balanced, bias_matrix, of_parts, summed
 from headway.bias import Bias, Dense, LowRank, Toeplitz
+from headway.running import carries_tangents, is_transformed
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -36,7 +37,7 @@ def for_layers(
     """
     if bias is None or bias.batch > 1 or not all(isinstance(term, Toeplitz | LowRank) for term in bias.terms):
         return bias
-    if not INSTALLED or not (device.type == "cuda" or INTERPRETED):
+    if not INSTALLED or not (device.type == "cuda" or INTERPRETED) or is_transformed() or carries_tangents():
         return bias
     from headway.attention.triton import hopper
     from headway.attention.triton.matrices import matrix_tables
