@@ -9,7 +9,7 @@ import headway as hw
 from headway.attention import for_layers
 
 pytest.importorskip("triton")
-from headway.attention.triton.multiplied import multiplied_out  # noqa: E402
+from headway.attention.triton.multiplied import multiplied_out
 
 
 @pytest.mark.parametrize("parts", ["toeplitz", "low rank", "both"])
