@@ -133,6 +133,8 @@ class EncoderForSequenceClassification(EncoderPreTrainedModel):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config)
+        if config.num_labels < 1:
+            raise ValueError(f"num_labels: expected at least 1 (1 is a number to predict), got {config.num_labels}.")
         self.num_labels = config.num_labels
         self.encoder = EncoderModel(config)
         dropout = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout

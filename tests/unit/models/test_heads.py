@@ -122,6 +122,10 @@ class TestClassification:
         assert_close(some.loss, -some.logits[0].log_softmax(-1)[2])
         assert model(batch(), labels=torch.full((3,), -100)).loss == 0
 
+    def test_no_labels_are_no_task(self):
+        with pytest.raises(ValueError, match="num_labels: expected at least 1"):
+            build(EncoderForSequenceClassification, num_labels=0)
+
     @pytest.mark.parametrize("shape", [(3,), (3, 1)])
     def test_regression_of_one_number(self, shape):
         model = build(EncoderForSequenceClassification, num_labels=1)

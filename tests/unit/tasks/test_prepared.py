@@ -64,6 +64,16 @@ def test_a_language_that_is_held_out_as_a_whole_is_refused(corpus, tmp_path):
         prepared(replace(config, text=text), tmp_path / "data", Processes(cpu=True), show=False)
 
 
+def test_a_language_of_which_nothing_is_held_out_is_named(corpus, tmp_path):
+    path, _ = corpus
+    one = tmp_path / "one.txt"
+    one.write_text("\n".join(f"alpha beta gamma {at % 40} ." for at in range(400)))
+    config = asked(path)
+    text = replace(config.text, corpus=(f"en={path}", f"sw={one}"))
+    with pytest.warns(UserWarning, match=r"validation: nothing of sw is held out, .*Raise --validation"):
+        prepared(replace(config, text=text), tmp_path / "data", Processes(cpu=True), show=False)
+
+
 def test_what_was_half_removed_is_not_taken_for_whole(tmp_path, monkeypatch):
     folder = tmp_path / "data"
     preparing.claim(folder, {"length": 32}, ["a"])

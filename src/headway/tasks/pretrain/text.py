@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,8 @@ def prepared(
             f"{'Pass' if shards['train'].packed else 'Leave out'} --packed, or leave --data out."
         )
     _check_languages(shards["train"])
+    if processes.rank == 0:
+        _tell_unseen(shards)
     _check_known(shards["validation"])
     plan, masked = config.optimisation, text.mask_probability
     static = bool(plan.compile) or processes.device.type == "cuda"  # compiled once, recorded once
@@ -98,6 +101,17 @@ def _check_languages(shards: Shards) -> None:
         raise ValueError(
             f"validation: expected text of every language to train on, got none of {', '.join(missing)}, all held out: "
             f"whole documents are. Put blank lines between documents, or lower --validation."
+        )
+
+
+def _tell_unseen(shards: dict[str, Shards]) -> None:
+    """Of a language with few documents none may be held out, and the evaluation says nothing of it."""
+    unseen = sorted(set(shards["train"].languages) - set(shards["validation"].languages))
+    if unseen:
+        warnings.warn(
+            f"validation: nothing of {', '.join(unseen)} is held out, so that evaluation_loss does not say how well "
+            f"it is learned. Raise --validation, or put blank lines between its documents.",
+            stacklevel=2,
         )
 
 
