@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from oracle import CUDA, DEVICE, DTYPES, KINDS, check, check_packed, draw, made, masks, outcome
 
 import headway as hw
+from headway.attention.masking import Masking
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -44,6 +45,43 @@ def test_one_tile_with_masks(one_tile, masking):
     check("toeplitz and low rank", DTYPES[0], 3, 2, 1, 37, 50, 16, **masks(3, 37, 50)[masking])
 
 
+@pytest.mark.parametrize("masking", ["causal", "lengths", "mask"])
+@pytest.mark.parametrize(("length", "width"), [(40, 16), (100, 64), (200, 64)])
+def test_numbers_that_no_query_sees_take_no_digits_from_others(one_tile, length, width, masking):
+    """Rows of a dense bias lose their largest number before they become float16: not one that is behind a mask."""
+    if length > 128 and (masking == "mask" or not CUDA):
+        pytest.skip("kernels of the Triton family take no dense bias")
+    seen = torch.rand(1, 1, length, length, device=DEVICE) > 0.3
+    seen[..., 0] = True
+    hidden, options = {
+        "causal": (torch.ones_like(seen).triu(1), {"causal": True}),
+        "lengths": (torch.arange(length, device=DEVICE) >= 30, {"lengths": torch.tensor([30, 20], device=DEVICE)}),
+        "mask": (~seen, {"mask": seen & (torch.rand(2, 1, 1, length, device=DEVICE) > 0.1)}),
+    }[masking]
+    matrix = draw(1, 2, length, length).float() + 1e5 * hidden
+    inputs, upstream = [draw(2, 2, length, width).half() for _ in range(3)], draw(2, 2, length, width).half()
+    found = [
+        outcome(backend, dtype, hw.Dense, [matrix], inputs, upstream, **options)
+        for backend, dtype in (("triton", torch.float16), ("eager", torch.float64))
+    ]
+    for ours, right in zip(*found, strict=True):
+        assert (ours.double() - right).norm() <= 0.01 * right.norm()
+
+
+@pytest.mark.parametrize("most", [-1e9, -torch.finfo(torch.float32).max])
+def test_a_row_of_the_lowest_numbers(one_tile, most):
+    """What all keys share changes no weight, and no gradient either."""
+    matrix = draw(1, 2, 40, 40).float()
+    matrix[:, :, 3] = most
+    inputs, upstream = [draw(2, 2, 40, 16).float() for _ in range(3)], draw(2, 2, 40, 16).float()
+    found = outcome("triton", torch.float32, hw.Dense, [matrix], inputs, upstream)
+    level = matrix.clone()
+    level[:, :, 3] = 0
+    right = outcome("eager", torch.float64, hw.Dense, [level], inputs, upstream)
+    for mine, theirs in zip(found, right, strict=True):
+        assert (mine.double() - theirs).norm() <= 1e-3 * theirs.norm()
+
+
 @pytest.mark.skipif(not CUDA, reason="interpreted, half precision and large tiles say nothing more")
 @pytest.mark.parametrize("length", [16, 65, 100, 128])
 @pytest.mark.parametrize("kind", SHORT_KINDS)
@@ -56,7 +94,7 @@ def test_one_tile_of_every_size(one_tile, kind, length):
 def test_tables_of_a_matrix(kinds, q_len, k_len, rank):
     """One kernel makes what the formulas make."""
     from headway.attention.triton.matrices import matrix_tables
-    from headway.attention.triton.tables import Parts, bias_matrix, in_fragments
+    from headway.attention.triton.tables import Parts, bias_matrix, highest, in_fragments
 
     parts = Parts()
     if "toeplitz" in kinds:
@@ -67,12 +105,32 @@ def test_tables_of_a_matrix(kinds, q_len, k_len, rank):
     if "dense" in kinds:
         heads = 1 if "low rank" in kinds else 3
         parts = parts._replace(matrix=300 + draw(1, heads, q_len, k_len + 3).float()[..., 2:-1])  # strided
-    matrix = bias_matrix(parts, k_len, half=True)
-    rows, columns = matrix_tables(*parts, q_len, k_len, columns=True)
+    peaks = None
+    if parts.matrix is not None:
+        peaks = highest(parts.matrix, Masking(q_len=q_len, k_len=k_len))
+    matrix = bias_matrix(parts, k_len, True, peaks)
+    rows, columns = matrix_tables(*parts, peaks, q_len, k_len, columns=True)
     torch.testing.assert_close(rows, in_fragments(matrix), rtol=2e-3, atol=2e-3)
     torch.testing.assert_close(columns, in_fragments(matrix.mT), rtol=2e-3, atol=2e-3)
-    (alone,) = matrix_tables(*parts, q_len, k_len, columns=False)
+    (alone,) = matrix_tables(*parts, peaks, q_len, k_len, columns=False)
     assert torch.equal(alone, rows)
+
+
+@pytest.mark.parametrize("kind", ["toeplitz", "low rank", "dense"])
+def test_tables_of_a_matrix_show_that_it_diverged(kind):
+    """A clamp takes NaN for any number unless it is told not to."""
+    from headway.attention.triton.matrices import matrix_tables
+    from headway.attention.triton.tables import Parts
+
+    factor, peaks = draw(1, 1, 20, 4).float(), torch.zeros(1, 1, 20, device=DEVICE) if kind == "dense" else None
+    parts, diverged = {
+        "toeplitz": (Parts(values=(values := draw(1, 1, 39).float())), values),
+        "low rank": (Parts(left=factor, right=factor.clone()), factor),
+        "dense": (Parts(matrix=(matrix := draw(1, 1, 20, 20).float())), matrix),
+    }[kind]
+    diverged.view(-1)[5] = torch.nan
+    (rows,) = matrix_tables(*parts, peaks, 20, 20, columns=False)
+    assert rows.isnan().any()
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])

@@ -84,7 +84,10 @@ def load_tokenizer(source: str, *, revision: str | None = None) -> Any:
     folder = Path(source)
     if folder.is_dir() and not any((folder / name).is_file() for name in VOCABULARIES):
         # transformers would make one that knows no word
-        raise ValueError(f"tokenizer: expected one of {', '.join(VOCABULARIES)} in {folder}, got none.")
+        raise ValueError(
+            f"tokenizer: expected one of {', '.join(VOCABULARIES)} in {folder}, got none. "
+            f"Save the model's own there: AutoTokenizer.from_pretrained(NAME).save_pretrained({str(folder)!r})."
+        )
     try:
         return AutoTokenizer.from_pretrained(source, trust_remote_code=False, revision=revision)
     except (OSError, ValueError) as error:

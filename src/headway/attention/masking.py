@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -61,6 +61,13 @@ class Masking:
             rows = self.mask if self.mask.shape[2] == 1 else self.mask[:, :, i0:i1]
             allowed = _both(allowed, _batch(rows, b0, b1)[..., j0:j1])
         return allowed
+
+    def of_any(self, device: torch.device) -> Tensor | None:  # (1, H|1, Lq, Lk), or None where everything is allowed
+        """All keys that a query sees in some sequence, and maybe more: each reason is asked of the batch by itself, and
+        documents are not asked."""
+        lengths = None if self.lengths is None else self.lengths.max()[None]
+        mask = None if self.mask is None else self.mask.any(0, keepdim=True)
+        return replace(self, lengths=lengths, mask=mask, q_documents=None, k_documents=None).dense(device)
 
     def key_range(self, b0: int, b1: int, i0: int, i1: int) -> tuple[int, int]:
         """A range of keys outside which none of these queries sees anything; it may be empty."""

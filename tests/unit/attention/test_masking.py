@@ -81,6 +81,19 @@ def test_tiles_and_key_ranges(causal, lengths, documents, mask, sizes):
             assert want.all() if tile is None else torch.equal(tile.expand_as(want), want)
 
 
+@pytest.mark.parametrize(("causal", "lengths", "documents", "mask", "sizes"), CASES)
+def test_what_is_seen_in_some_sequence(causal, lengths, documents, mask, sizes):
+    given = masking(causal, lengths, documents, mask, *sizes)
+    seen, found = by_loop(given).any(0, keepdim=True), given.of_any(CPU)
+    if found is None:
+        assert not causal and not lengths and mask == "none"
+        return
+    assert found.shape[0] == 1
+    assert (found | ~seen).all()
+    if documents == "none" and not (lengths and mask in ("full", "keys")):
+        torch.testing.assert_close(found.expand_as(seen), seen)
+
+
 def test_key_ranges_are_tight_where_it_pays():
     """Blocks that nobody sees are what the loops skip."""
     causal = Masking(q_len=8, k_len=10, causal=True)

@@ -40,12 +40,22 @@ def test_half_precision_gains_digits_and_autocast_takes_none():
     torch.testing.assert_close(found, left.float() @ left.float().mT, rtol=1e-5, atol=1e-5)
 
 
+def test_nor_does_autocast_around_the_backward_pass():
+    left, right = (torch.randn(1, 2, 6, 2, requires_grad=True) for _ in range(2))
+    found, upstream = multiplied_out(None, left, right, 6, 6), torch.randn(1, 2, 6, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        grads = torch.autograd.grad(found, (left, right), upstream)
+    for mine, theirs in zip(grads, (upstream @ right, upstream.mT @ left), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
 def test_what_the_compiler_is_told_is_so():
     values, left = torch.randn(1, 1, 11), torch.randn(1, 3, 6, 2)
     torch.library.opcheck(multiplied_out, (values, left, left.clone(), 6, 6))
     torch.library.opcheck(multiplied_out, (values.requires_grad_(), None, None, 6, 6))
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # of torch itself
 def test_other_derivatives_go_the_plain_way(monkeypatch):
     """The operator knows the backward pass alone."""
     from headway.attention.triton import hopper, multiplied

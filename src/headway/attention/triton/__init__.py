@@ -20,7 +20,7 @@ from torch import Tensor
 
 from headway.attention.request import Request
 from headway.attention.triton.layout import by_eight, dropout_noise
-from headway.attention.triton.tables import Parts, bias_matrix, segment_tables, toeplitz_table
+from headway.attention.triton.tables import Parts, bias_matrix, highest, segment_tables, toeplitz_table
 from headway.bias import Dense, LowRank, RelativeKeys, RelativeValues, SegmentTable, Structured, Toeplitz
 
 __all__ = ["forward", "why_not"]
@@ -51,8 +51,9 @@ def why_not(request: Request) -> str | None:
             return f"it has no kernel for {type(term).__name__}"
         if isinstance(term, Dense) and not _takes_matrix(request):
             return (
-                "it takes Dense where the batch shares the bias and nothing in it meets the query or segments: up to "
-                "128 queries and keys, or on Hopper at head width 64 in half precision without mask and documents"
+                "it takes Dense where the batch shares the bias and nothing in it meets the query or segments: for 16 "
+                "to 128 queries and keys (in float32 64) of width up to 64, or on Hopper at width 64 in half precision "
+                "without mask and documents"
             )
     for term in () if request.value_bias is None else request.value_bias.terms:
         if not isinstance(term, RelativeValues):
@@ -154,16 +155,17 @@ def _kernels(
 
     parts, needs_grad = parts.detach(), request.needs_grad
     ready = list(request.bias.tables) if isinstance(request.bias, Multiplied) else []
+    peaks = None if parts.matrix is None or ready else highest(parts.matrix, request.masking)
     on_hopper = not relative and _hopper_masks(request) and hopper.fits(q, k, v, parts)
     if on_hopper and hopper.is_tile(q, k):
-        tables = ready or hopper.tables(parts, q, k, needs_grad, request.scale)
+        tables = ready or hopper.tables(parts, peaks, q, k, needs_grad, request.scale)
         return "hopper tile", "hopper tile", tables, tables if needs_grad else []
     if not relative and short.fits(q, v, parts):
-        ahead = [bias_matrix(parts, k.shape[2], q.dtype != torch.float32)] if parts.given else []
+        ahead = [bias_matrix(parts, k.shape[2], q.dtype != torch.float32, peaks)] if parts.given else []
         return "one tile", "one tile", ahead, [t.mT.contiguous() for t in ahead] if needs_grad else []
     whole = parts.left is None or hopper.becomes_matrix(q, k, parts)
     if on_hopper and (whole or (not needs_grad and request.scale != 0)):
-        tables = ready or hopper.tables(parts, q, k, needs_grad, request.scale)
+        tables = ready or hopper.tables(parts, peaks, q, k, needs_grad, request.scale)
         return "hopper", "hopper", tables, tables if needs_grad else []
     return "triton", "triton", [], []
 

@@ -287,7 +287,14 @@ def _slots(batch: int, heads: int, teams: int, multiprocessors: int) -> int:
     return max(1, min(multiprocessors // (heads * teams), batch))
 
 
-def tables(parts: Parts, q: Tensor, k: Tensor, needs_grad: bool, scale: float) -> list[Tensor]:
+def tables(
+    parts: Parts,
+    peaks: Tensor | None,  # (1, H|1, Lq), of the matrix, see `tables.highest`
+    q: Tensor,
+    k: Tensor,
+    needs_grad: bool,
+    scale: float,
+) -> list[Tensor]:
     """What the kernels read of the bias: where scores are one tile, or the bias becomes a matrix, that in fragments,
     and for a longer backward pass those of its transpose; else a Toeplitz table, and of a low-rank bias its factors."""
     q_len, k_len = q.shape[2], k.shape[2]
@@ -295,7 +302,7 @@ def tables(parts: Parts, q: Tensor, k: Tensor, needs_grad: bool, scale: float) -
         return []
     one_tile = is_tile(q, k)
     if one_tile or becomes_matrix(q, k, parts):
-        made: list[Tensor] = matrix_tables(*parts, q_len, k_len, columns=needs_grad and not one_tile)
+        made: list[Tensor] = matrix_tables(*parts, peaks, q_len, k_len, columns=needs_grad and not one_tile)
         return made
     of_values = [] if parts.values is None else [toeplitz_table(parts.values, q_len, k_len)]
     if parts.left is None or parts.right is None:

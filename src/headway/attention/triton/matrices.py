@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headway.attention.triton import matrix_kernel
 from headway.attention.triton.layout import LARGEST
-from headway.attention.triton.tables import TILE, highest, whole_blocks
+from headway.attention.triton.tables import TILE, whole_blocks
 
 
 @torch.library.custom_op("headway::matrix_tables", mutates_args=(), device_types=None)
@@ -17,6 +17,7 @@ def matrix_tables(
     left: Tensor | None,
     right: Tensor | None,
     matrix: Tensor | None,
+    peaks: Tensor | None,  # (1, H|1, Lq), what rows of the matrix lose; beside a matrix alone
     q_len: int,
     k_len: int,
     columns: bool,
@@ -29,10 +30,10 @@ def matrix_tables(
     rank = 0 if left is None else left.shape[3]
     of_values = (nothing, 0) if values is None else (values, _of_head(values))
     rows = [(nothing, 0, 0) if t is None else (t, _of_head(t), t.stride(2)) for t in (left, right, matrix)]
-    peaks = nothing if matrix is None else highest(matrix).expand(1, made[0].shape[0], -1).contiguous()
+    lost = nothing if peaks is None else peaks.expand(1, made[0].shape[0], -1).contiguous()
     tiles = whole_blocks(k_len) // TILE, whole_blocks(q_len) // TILE
     matrix_kernel.matrix_kernel[(*tiles, made[0].shape[0])](
-        of_values[0], *(row[0] for row in rows), peaks, made[0], made[-1],
+        of_values[0], *(row[0] for row in rows), lost, made[0], made[-1],
         of_values[1], *(stride for row in rows for stride in row[1:]), q_len, k_len,
         TOEPLITZ=values is not None, LOW_RANK=left is not None, DENSE=matrix is not None, COLUMNS=columns,
         RANK=rank, BLOCK_R=max(16, min(64, triton.next_power_of_2(rank))), LIMIT=LARGEST,

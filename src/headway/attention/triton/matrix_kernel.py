@@ -8,7 +8,8 @@ from headway.attention.triton.tiles import LOG2E
 
 @triton.jit
 def _clamped(numbers, LIMIT: tl.constexpr):
-    return tl.minimum(tl.maximum(numbers, -LIMIT), LIMIT).to(tl.float16)
+    KEEP: tl.constexpr = tl.PropagateNan.ALL  # a diverged bias must not look like any other
+    return tl.minimum(tl.maximum(numbers, -LIMIT, KEEP), LIMIT, KEEP).to(tl.float16)
 
 
 @triton.jit
@@ -48,7 +49,8 @@ def matrix_kernel(
     if DENSE:
         ptrs = matrix_ptr + h * matrix_stride_h + offs_q.to(tl.int64)[:, None] * matrix_stride + offs_k[None, :]
         peaks = tl.load(peaks_ptr + h * q_len + offs_q, mask=offs_q < q_len, other=0.0)
-        tile += (tl.load(ptrs, mask=inside, other=0.0).to(tl.float32) - peaks[:, None]) * LOG2E
+        lowered = tl.load(ptrs, mask=inside, other=0.0).to(tl.float32) - peaks[:, None]
+        tile += tl.where(lowered > 0, 0.0, lowered) * LOG2E  # what nobody sees may be higher
     tile = tl.where(inside, _clamped(tile, LIMIT), 0.0).to(tl.float16)
     _put_fragments(rows_ptr + ((h * tiles_q + tile_q) * tiles_k + tile_k) * 4096, tile)
     if COLUMNS:

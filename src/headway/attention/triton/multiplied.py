@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headway.attention.masking import Masking
 from headway.attention.triton import INSTALLED, INTERPRETED, parts_of
 from headway.attention.triton.layout import LOG2E
-from headway.attention.triton.tables import BLOCK, Parts, balanced, bias_matrix, of_parts, summed
+from headway.attention.triton.tables import BLOCK, Parts, balanced, bias_matrix, highest, of_parts, summed
 from headway.bias import Bias, Dense, LowRank, Toeplitz
 from headway.running import carries_tangents, is_transformed
 
@@ -50,7 +51,9 @@ def for_layers(
     parts = parts_of(bias.terms)
     matrix = multiplied_out(parts.values, parts.left, parts.right, q_len, k_len)
     columns = torch.is_grad_enabled() and not one_tile
-    return Multiplied(matrix, tuple(matrix_tables(None, None, None, matrix.detach(), q_len, k_len, columns)))
+    fixed = matrix.detach()
+    peaks = highest(fixed, Masking(q_len=q_len, k_len=k_len))
+    return Multiplied(matrix, tuple(matrix_tables(None, None, None, fixed, peaks, q_len, k_len, columns)))
 
 
 @torch.library.custom_op("headway::multiplied_out", mutates_args=(), device_types=None)

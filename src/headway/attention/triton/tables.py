@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from headway.attention.masking import Masking
 from headway.attention.triton.layout import LARGEST, LOG2E
 from headway.running import without_autocast
 
@@ -47,8 +48,13 @@ class Parts(NamedTuple):
         return Parts(*(None if part is None else part.detach() for part in self))
 
 
-def bias_matrix(parts: Parts, k_len: int, half: bool) -> Tensor:  # (H|1, Lq, Lk), in units of log 2
-    """All parts of a bias that the batch shares together, in float16 if `half`."""
+def bias_matrix(
+    parts: Parts,
+    k_len: int,
+    half: bool,
+    peaks: Tensor | None = None,  # (1, H|1, Lq), see `highest`
+) -> Tensor:  # (H|1, Lq, Lk), in units of log 2
+    """All parts of a bias that the batch shares together, in float16 if `half`; rows of its matrix lose their peaks."""
     values, left, right, given = parts
     made = []
     if left is not None and right is not None:
@@ -62,14 +68,23 @@ def bias_matrix(parts: Parts, k_len: int, half: bool) -> Tensor:  # (H|1, Lq, Lk
         # Not `unfold`, of which torch.compile makes one graph for each length.
         made.append(row.as_strided((row.shape[0], q_len, k_len), (row.stride(0), 1, 1)).flip(-2))
     if given is not None:
-        made.append((given[0].float() - highest(given)[0, :, :, None]) * LOG2E)
+        lowered = given[0].float() if peaks is None else (given[0].float() - peaks[0, :, :, None]).clamp(max=0)
+        made.append(lowered * LOG2E)  # what nobody sees may be higher than the peak
     matrix = functools.reduce(torch.add, made)
     return (matrix.clamp(-LARGEST, LARGEST).half() if half else matrix).contiguous()
 
 
-def highest(matrix: Tensor) -> Tensor:  # (1, H|1, Lq, Lk) -> (1, H|1, Lq)
-    """The largest number of each row. Without it weights are the same, and numbers near it keep digits in float16."""
-    return matrix.float().amax(-1).clamp(-3e38, 3e38)
+def highest(matrix: Tensor, masking: Masking) -> Tensor:  # (1, H|1, Lq, Lk) -> (1, H|1, Lq)
+    """The largest number of each row among keys that any sequence sees.
+
+    Without it weights are the same, and numbers near it keep digits in float16.
+    """
+    scores, seen = matrix.float(), masking.of_any(matrix.device)
+    if seen is not None:
+        seen = seen if matrix.shape[1] > 1 else seen.any(1, keepdim=True)
+        scores = scores.masked_fill(~seen, -torch.inf)
+    most = torch.finfo(torch.float32).max
+    return scores.amax(-1).clamp(-most, most)
 
 
 def toeplitz_table(values: Tensor, q_len: int, k_len: int) -> Tensor:  # (1, H|1, Lq + Lk - 1) -> (H|1, 2, span + 16)
@@ -146,7 +161,8 @@ def _products(total: Tensor, left: Tensor, right: Tensor, dtype: torch.dtype) ->
     total, left, right = (t.to(dtype if rounded else torch.float32) for t in (total, left, right))
     left, right = (t.expand(total.shape[0], -1, -1) for t in (left, right))
     product = functools.partial(torch.bmm, out_dtype=torch.float32) if rounded else torch.bmm
-    return product(total, right)[None], product(total.mT, left)[None]
+    with without_autocast(total.device.type):
+        return product(total, right)[None], product(total.mT, left)[None]
 
 
 def summed(grad: Tensor, like: Tensor) -> Tensor:
