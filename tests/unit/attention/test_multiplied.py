@@ -7,6 +7,7 @@ import torch
 
 import headway as hw
 from headway.attention import for_layers
+from headway.encodings import encoding
 
 pytest.importorskip("triton")
 from headway.attention.triton.multiplied import multiplied_out
@@ -73,6 +74,27 @@ def test_other_derivatives_go_the_plain_way(monkeypatch):
     with torch.autograd.forward_ad.dual_level():
         dual = dense(torch.autograd.forward_ad.make_dual(values, torch.ones_like(values)))
         torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(dual).tangent, torch.ones(1, 2, 6, 6))
+
+
+@pytest.mark.parametrize("beside", ["nothing", "values", "scores", "mask", "documents"])
+def test_a_model_asks_for_it_where_nothing_is_beside_the_bias(monkeypatch, beside):
+    """The kernels take a matrix alone, and a structured bias beside much else."""
+    from headway.models import frame
+
+    asked = []
+    monkeypatch.setattr(frame, "for_layers", lambda bias, *sizes, **kinds: asked.append(bias) or bias)
+    sizes, options = {"num_layers": 2, "num_heads": 2, "head_dim": 4, "max_length": 8}, {}
+    encodings = [encoding("t5", **sizes)]
+    if beside == "values":
+        encodings.append(encoding("shaw", sharing="layer", keys=False, **sizes))
+    elif beside == "scores":
+        encodings.append(encoding("diet-rel", **sizes))
+    elif beside == "mask":
+        options = {"mask": torch.ones(1, 1, 1, 8, dtype=torch.bool)}
+    elif beside == "documents":
+        options = {"documents": torch.zeros(1, 8, dtype=torch.long)}
+    frame.Frame(encodings, scale=None, q_len=8, k_len=8, x=torch.randn(1, 8, 8), heads=(2, 4), **options)
+    assert len(asked) == (beside == "nothing")
 
 
 def test_elsewhere_a_bias_stays_as_it_is():
