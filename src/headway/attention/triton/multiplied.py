@@ -22,7 +22,7 @@ class Multiplied(Dense):
     Paper:    none; the sum of the terms it was made of, as they are written
     Formula:  bias[0, h, i, j] = matrix[0, h, i, j]
     Symbols:  matrix, (1, H|1, Lq, Lk);  tables, see `hopper.tables`
-    Checked:  tests/unit/attention/test_multiplied.py, tests/gpu/test_hopper.py
+    Checked:  tests/unit/attention/test_multiplied.py, tests/gpu/test_multiplied.py
     """
 
     tables: tuple[Tensor, ...] = ()
