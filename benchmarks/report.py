@@ -200,6 +200,10 @@ def pretraining_wiki() -> str:
     return _curves("pretraining_wiki")
 
 
+def pretraining_cpu() -> str:
+    return _curves("pretraining_cpu")
+
+
 def causes() -> str:
     return _curves("causes")
 
@@ -251,6 +255,7 @@ TABLES = {
     "cost_on_cpu": cost_on_cpu,
     "translation": translation,
     "pretraining_wiki": pretraining_wiki,
+    "pretraining_cpu": pretraining_cpu,
     "causes": causes,
     "main_encodings": main_encodings,
     "encodings_on_text": encodings_on_text,
