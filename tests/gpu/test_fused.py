@@ -68,6 +68,18 @@ def test_numbers_that_no_query_sees_take_no_digits_from_others(one_tile, length,
         assert (ours.double() - right).norm() <= 0.01 * right.norm()
 
 
+def test_what_layers_share_where_its_own_kernels_do_not_take_the_call(one_tile):
+    """The Triton kernels read the matrix itself, and its rows lose their largest number there too."""
+    from headway.attention.triton.multiplied import Multiplied
+
+    matrix = 3000 + draw(1, 2, 40, 40).float()
+    inputs, upstream = [draw(2, 2, 40, 16).half() for _ in range(3)], draw(2, 2, 40, 16).half()
+    found = outcome("triton", torch.float16, lambda t: Multiplied(t, (torch.empty(0),)), [matrix], inputs, upstream)
+    right = outcome("eager", torch.float64, hw.Dense, [matrix], inputs, upstream)
+    for ours, theirs in zip(found, right, strict=True):
+        assert (ours.double() - theirs).norm() <= 0.01 * theirs.norm()
+
+
 @pytest.mark.parametrize("most", [-1e9, -torch.finfo(torch.float32).max])
 def test_a_row_of_the_lowest_numbers(one_tile, most):
     """What all keys share changes no weight, and no gradient either."""

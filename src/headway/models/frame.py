@@ -43,8 +43,8 @@ class Frame:
         self.lengths, self.mask = lengths, mask
         self.shared_bias = self._sum([part for part in encodings if part.layer_sets == 1], 0)
         self.own = [part for part in encodings if part.layer_sets > 1]
-        alone = not any("scores" in part.places for part in self.own) and self.value_bias(0) is None
-        if x is not None and heads is not None and alone and mask is None and documents is None:
+        alone = mask is None and documents is None and not any("scores" in part.places for part in self.own)
+        if x is not None and heads is not None and alone and self.value_bias(0) is None:
             dtype = autocast_dtype(x.device.type) or x.dtype
             (count, width), device = heads, x.device
             self.shared_bias = for_layers(

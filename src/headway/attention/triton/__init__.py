@@ -155,19 +155,23 @@ def _kernels(
 
     parts, needs_grad = parts.detach(), request.needs_grad
     ready = list(request.bias.tables) if isinstance(request.bias, Multiplied) else []
-    peaks = None if parts.matrix is None or ready else highest(parts.matrix, request.masking)
     on_hopper = not relative and _hopper_masks(request) and hopper.fits(q, k, v, parts)
     if on_hopper and hopper.is_tile(q, k):
-        tables = ready or hopper.tables(parts, peaks, q, k, needs_grad, request.scale)
+        tables = ready or hopper.tables(parts, _peaks(parts, request), q, k, needs_grad, request.scale)
         return "hopper tile", "hopper tile", tables, tables if needs_grad else []
     if not relative and short.fits(q, v, parts):
-        ahead = [bias_matrix(parts, k.shape[2], q.dtype != torch.float32, peaks)] if parts.given else []
+        half, peaks = q.dtype != torch.float32, _peaks(parts, request)
+        ahead = [bias_matrix(parts, k.shape[2], half, peaks)] if parts.given else []
         return "one tile", "one tile", ahead, [t.mT.contiguous() for t in ahead] if needs_grad else []
     whole = parts.left is None or hopper.becomes_matrix(q, k, parts)
     if on_hopper and (whole or (not needs_grad and request.scale != 0)):
-        tables = ready or hopper.tables(parts, peaks, q, k, needs_grad, request.scale)
+        tables = ready or hopper.tables(parts, _peaks(parts, request), q, k, needs_grad, request.scale)
         return "hopper", "hopper", tables, tables if needs_grad else []
     return "triton", "triton", [], []
+
+
+def _peaks(parts: Parts, request: Request) -> Tensor | None:
+    return None if parts.matrix is None else highest(parts.matrix, request.masking)
 
 
 def _needs_rest(request: Request, parts: Sequence[Tensor | None]) -> bool:

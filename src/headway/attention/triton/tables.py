@@ -39,11 +39,6 @@ class Parts(NamedTuple):
     def given(self) -> bool:
         return any(part is not None for part in self)
 
-    @property
-    def offsets_alone(self) -> bool:
-        """Whether it is a Toeplitz bias, or none."""
-        return all(part is None for part in self[1:])
-
     def detach(self) -> Parts:
         return Parts(*(None if part is None else part.detach() for part in self))
 
