@@ -25,7 +25,7 @@ def matrix_tables(
     """The fragments of `bias_matrix` in float16 by one kernel; for `columns`, those of its transpose too."""
     parts = [t if t is None or t.stride(-1) == 1 else t.contiguous() for t in (values, left, right, matrix)]
     values, left, right, matrix = parts
-    made: list[Tensor] = _room_for_tables(*parts, q_len, k_len, columns)
+    made: list[Tensor] = _empty_tables(*parts, peaks, q_len, k_len, columns)
     nothing = made[0]
     rank = 0 if left is None else left.shape[3]
     of_values = (nothing, 0) if values is None else (values, _of_head(values))
@@ -46,11 +46,12 @@ def _of_head(part: Tensor) -> int:
 
 
 @matrix_tables.register_fake
-def _room_for_tables(
+def _empty_tables(
     values: Tensor | None,
     left: Tensor | None,
     right: Tensor | None,
     matrix: Tensor | None,
+    peaks: Tensor | None,
     q_len: int,
     k_len: int,
     columns: bool,
