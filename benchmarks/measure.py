@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -41,9 +42,15 @@ def ratios(seconds: dict[str, list[float]], baseline: str) -> dict[str, dict[str
     return result
 
 
-def environment() -> dict[str, Any]:
-    """What a reader needs to judge the numbers."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+def add_record_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which commit a record is of; pass them on to `environment`."""
+    parser.add_argument("--dirty", action="store_true", help="measure although tracked files have uncommitted changes")
+    parser.add_argument("--commit", help="hash to record where git is missing or this is not a repository")
+
+
+def environment(dirty: bool = False, commit: str | None = None) -> dict[str, Any]:
+    """What a reader needs to judge the numbers. Exits unless the numbers belong to a commit; see `commit_here`."""
+    found = commit_here(dirty, commit)
     gpu: dict[str, Any] = {}
     if torch.cuda.is_available():
         import triton
@@ -51,7 +58,7 @@ def environment() -> dict[str, Any]:
         gpu = {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda, "triton": triton.__version__}
     return {
         "date": date.today().isoformat(),
-        "commit": commit.stdout.strip() or None,
+        "commit": found,
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -60,6 +67,38 @@ def environment() -> dict[str, Any]:
         "torch": torch.__version__,
         **gpu,
     }
+
+
+def commit_here(dirty: bool, commit: str | None) -> str | None:
+    """Short hash of HEAD, with "-dirty" behind it if tracked files have changes, which exits unless `dirty` allows it.
+
+    Untracked files do not count. Where git cannot say, it is `commit`; without that, None if `dirty`, else an exit.
+    """
+    head, problem = _git("rev-parse", "--short", "HEAD")
+    if problem is None:
+        changes, problem = _git("status", "--porcelain", "--untracked-files=no")
+    if problem is not None:
+        if commit is None and not dirty:
+            raise SystemExit(f"git does not say which commit is measured: {problem} Give it with --commit HASH.")
+        return commit
+    if commit is not None and not (commit.startswith(head) or head.startswith(commit)):
+        raise SystemExit(f"--commit: expected the commit that is checked out, {head}, got {commit}. Leave it out.")
+    if changes and not dirty:
+        raise SystemExit(
+            f"Tracked files have uncommitted changes, so that no commit has what is measured:\n{changes}\n"
+            f"Commit them, or measure with --dirty, which the record will say."
+        )
+    return f"{head}-dirty" if changes else head
+
+
+def _git(*arguments: str) -> tuple[str, str | None]:
+    """What git prints, or a problem."""
+    folder = Path(__file__).parents[1]
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=folder)
+    except OSError as error:
+        return "", f"git could not be started ({error})."
+    return done.stdout.strip(), None if done.returncode == 0 else f"{done.stderr.strip()}."
 
 
 def save(name: str, record: dict[str, Any], out: Path) -> Path:

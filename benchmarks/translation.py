@@ -27,7 +27,7 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, MarianConfig, MarianMTModel
 from transformers.models.marian.modeling_marian import shift_tokens_right
 
-from benchmarks.measure import environment, ratios, save
+from benchmarks.measure import add_record_options, environment, ratios, save
 from headway.models.translation import TranslationConfig, TranslationModel, translation_preset
 from headway.recording import Recordings, own_stream
 
@@ -256,13 +256,14 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
         "--minutes", type=float, default=8.0, help="after them no further round begins, after the second"
     )
     parser.add_argument("--cpu", action="store_true", help="on the CPU, though there is a GPU")
+    add_record_options(parser)
     return parser.parse_args(arguments)
 
 
 def main() -> None:
     options = options_of()
     started = time.perf_counter()
-    machine = environment()
+    machine = environment(dirty=options.dirty or options.size == "tiny", commit=options.commit)
     bench = Bench(options)
     record: dict[str, Any] = {"options": {**vars(options), "out": str(options.out)}, "device": bench.device.type}
 
