@@ -1,0 +1,250 @@
+"""The rows of the attention benchmark: the same inputs, seen by torch's functions and by headway's.
+
+A row may have several settings, where torch offers more than one way to do the same work. The benchmark checks each and
+takes the fastest that is right, for the forward pass and for forward and backward pass separately.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import flex_attention
+
+import headway as hw
+
+HEADS, WIDTH, RANK, CLIP = 12, 64, 64, 16
+REACH = 128  # T5's buckets, and clipped offsets: constant from here on
+DROPOUT = 0.1
+SEED = 1  # set before each call with dropout whose result is looked at
+MODES = ("forward", "forward+backward")
+# The axis of the heads of each parameter; those of q, k, v and the gradient is 1, behind the sequences.
+AXES = {
+    "values": 1, "fixed": 1, "buckets": 1, "left": 1, "right": 1, "matrix": 1, "table": 0, "keys": 0, "on_values": 0,
+}  # fmt: skip
+Attend = Callable[["Inputs"], Tensor]
+
+
+class Inputs:
+    """q, k, v in `dtype`, the parameters of every bias at least in float32, and the gradient of the output."""
+
+    values: Tensor
+    buckets: Tensor
+    left: Tensor
+    right: Tensor
+    matrix: Tensor
+    table: Tensor
+    keys: Tensor
+    on_values: Tensor
+
+    def __init__(
+        self,
+        length: int,
+        batch: int,
+        device: str = "cuda",
+        dtype: torch.dtype = torch.bfloat16,
+        parameters: Iterable[str] = tuple(AXES),
+    ) -> None:
+        generator = torch.Generator(device).manual_seed(0)
+
+        def draw(*size: int, kind: torch.dtype) -> Tensor:
+            return torch.randn(size, generator=generator, device=device).to(kind).requires_grad_()
+
+        sizes = {
+            "values": (1, HEADS, 2 * length - 1),
+            "buckets": (1, HEADS, 2 * REACH + 1),
+            "left": (1, HEADS, length, RANK),
+            "right": (1, HEADS, length, RANK),
+            "matrix": (1, HEADS, length, length),
+            "table": (HEADS, 2, 2),
+            "keys": (HEADS, 2 * CLIP + 1, WIDTH),
+            "on_values": (HEADS, 2 * CLIP + 1, WIDTH),
+        }
+        own = torch.promote_types(dtype, torch.float32)
+        self.length, self.batch = length, batch
+        self.q, self.k, self.v = (draw(batch, HEADS, length, WIDTH, kind=dtype) for _ in range(3))
+        for name in sizes:
+            if name in parameters:
+                setattr(self, name, draw(*sizes[name], kind=own))
+        for name in ("left", "right"):  # so that their product is about as large as the scores
+            if name in parameters:
+                getattr(self, name).data *= RANK**-0.25
+        if "fixed" in parameters:
+            self.fixed = self.values.detach()
+        self.segments = (torch.arange(length, device=device) >= length // 2).long().expand(batch, -1)
+        self.grad = torch.randn(self.q.shape, generator=generator, device=device).to(dtype)
+
+    def part(self, sequences: slice, heads: slice, dtype: torch.dtype, parameters: Iterable[str]) -> Inputs:
+        """Copy some sequences and heads, with q, k, v in `dtype` and these parameters at least in float32."""
+        part, own = copy.copy(self), torch.promote_types(dtype, torch.float32)
+        for name in ("q", "k", "v"):
+            setattr(part, name, getattr(self, name).detach()[sequences, heads].to(dtype).requires_grad_())
+        for name in parameters:
+            whole = getattr(self, name)
+            piece = whole.detach()[heads] if AXES[name] == 0 else whole.detach()[:, heads]
+            setattr(part, name, piece.to(own).requires_grad_(whole.requires_grad))
+        part.segments, part.grad = self.segments[sequences], self.grad[sequences, heads].to(dtype)
+        return part
+
+
+@dataclass(frozen=True)
+class BiasCase:
+    """A bias, or a bias and a value bias, of the parameters it reads; those that are learned have a gradient."""
+
+    make: Callable[[Inputs], Any]
+    reads: tuple[str, ...] = ()
+    learned: bool = True
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """Names of all tensors with a gradient."""
+        return ("q", "k", "v", *(self.reads if self.learned else ()))
+
+    def pair(self, x: Inputs) -> tuple[Any, Any]:
+        made = self.make(x)
+        return made if isinstance(made, tuple) else (made, None)
+
+
+BIASES = {
+    "none": BiasCase(lambda x: None),
+    "Toeplitz": BiasCase(lambda x: hw.Toeplitz(x.values), ("values",)),
+    "fixed Toeplitz": BiasCase(lambda x: hw.Toeplitz(x.fixed), ("fixed",), learned=False),
+    "clipped": BiasCase(lambda x: hw.Toeplitz.clipped(x.buckets, x.length, x.length), ("buckets",)),
+    "segments": BiasCase(lambda x: hw.SegmentTable(x.table, x.segments, x.segments), ("table",)),
+    "low rank": BiasCase(lambda x: hw.LowRank(x.left, x.right), ("left", "right")),
+    "matrix": BiasCase(lambda x: hw.Dense(x.matrix), ("matrix",)),
+    "Shaw": BiasCase(lambda x: (hw.RelativeKeys(x.keys), hw.RelativeValues(x.on_values)), ("keys", "on_values")),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table: what is computed, and one or several settings that compute it."""
+
+    settings: dict[str, Attend]
+    bias: str = "none"
+    causal: bool = False
+    dropout: float = 0.0
+    compiled: bool = False  # FlexAttention: its settings come from `benchmarks.flex_tiles`
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        return BIASES[self.bias].wanted
+
+    @property
+    def task(self) -> tuple[str, bool]:
+        """Rows of one task have the same result."""
+        return self.bias, self.causal
+
+
+def train(attend: Attend, x: Inputs, wanted: tuple[str, ...]) -> dict[str, Tensor]:
+    """The output and the gradients of the tensors with these names."""
+    output = attend(x)
+    grads = torch.autograd.grad(output, [getattr(x, name) for name in wanted], x.grad.to(output.dtype))
+    return {"output": output.detach(), **dict(zip(wanted, grads, strict=True))}
+
+
+def by_torch(backend: SDPBackend | None, causal: bool = False, dropout: float = 0.0) -> Row:
+    def attend(x: Inputs) -> Tensor:
+        with chosen_backend(backend):
+            return F.scaled_dot_product_attention(x.q, x.k, x.v, is_causal=causal, dropout_p=dropout)
+
+    return Row({"": attend}, causal=causal, dropout=dropout)
+
+
+def chosen_backend(backend: SDPBackend | None) -> Any:
+    """Context in which torch runs this backend or raises; with None, as torch chooses."""
+    return contextlib.nullcontext() if backend is None else sdpa_kernel(backend)
+
+
+def by_torch_with_matrix(bias: str, backends: dict[str, SDPBackend | None]) -> Row:
+    """torch's function with a dense bias, added by each backend that takes one, expanded over the batch or copied."""
+
+    def matrix(x: Inputs) -> Tensor:  # (1, H, n, n)
+        dense: Tensor = BIASES[bias].make(x).dense()
+        return dense.to(x.q.dtype)
+
+    def attend(x: Inputs, backend: SDPBackend | None, copied: bool) -> Tensor:
+        addend = matrix(x).expand(x.batch, -1, -1, -1)
+        with chosen_backend(backend):
+            return F.scaled_dot_product_attention(x.q, x.k, x.v, addend.contiguous() if copied else addend)
+
+    settings: dict[str, Attend] = {}
+    for name, backend in backends.items():
+        settings[f"{name}, expanded"] = functools.partial(attend, backend=backend, copied=False)
+        settings[f"{name}, copied for each sequence"] = functools.partial(attend, backend=backend, copied=True)
+    return Row(settings, bias=bias)
+
+
+def by_headway(bias: str, backend: str, causal: bool = False, dropout: float = 0.0) -> Row:
+    def attend(x: Inputs) -> Tensor:
+        of_scores, of_values = BIASES[bias].pair(x)
+        output: Tensor = hw.attention(
+            x.q, x.k, x.v, of_scores, of_values, causal=causal, dropout=dropout, backend=backend
+        )
+        return output
+
+    return Row({"": attend}, bias=bias, causal=causal, dropout=dropout)
+
+
+def by_flex(options: dict[str, Any], table_dtype: torch.dtype) -> Attend:
+    """FlexAttention with a learned Toeplitz bias, these options of its kernels and a table in this dtype."""
+
+    def attend(x: Inputs) -> Tensor:
+        length, table = x.length, x.values[0].to(table_dtype)
+
+        def add(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return score + table[h, j - i + length - 1]
+
+        return compiled_flex()(x.q, x.k, x.v, score_mod=add, kernel_options=dict(options))
+
+    return attend
+
+
+@functools.cache
+def compiled_flex() -> Callable[..., Tensor]:
+    return torch.compile(flex_attention, dynamic=False)
+
+
+def rows(gpu: bool) -> dict[str, Row]:
+    """All rows of the table; without a GPU those that only a GPU has are left out, and the others take a CPU's path."""
+    ours = functools.partial(by_headway, backend="triton" if gpu else "auto")
+    cudnn, flash = SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION
+    dense: dict[str, SDPBackend | None]
+    dense = {"EFFICIENT": SDPBackend.EFFICIENT_ATTENTION, "cuDNN": cudnn} if gpu else {"torch's choice": None}
+    every = {
+        "torch, cuDNN, no bias": by_torch(cudnn),
+        "torch, FlashAttention-2, no bias": by_torch(flash),
+        "torch, learned matrix": by_torch_with_matrix("matrix", dense),
+        "torch, learned Toeplitz made dense": by_torch_with_matrix("Toeplitz", dense),
+        "torch, FlexAttention, learned Toeplitz": Row({}, bias="Toeplitz", compiled=True),
+        "headway, no bias": ours("none"),
+        "headway, learned Toeplitz": ours("Toeplitz"),
+        "headway, fixed Toeplitz (ALiBi)": ours("fixed Toeplitz"),
+        "headway, T5 (clipped offsets)": ours("clipped"),
+        "headway, segments": ours("segments"),
+        "headway, low rank 64": by_headway("low rank", "auto"),  # long ones train on torch's kernels
+        "headway, learned matrix (Dense)": ours("matrix"),
+        "headway, Shaw, K = 16, keys and values": ours("Shaw"),
+        "headway, low rank 64, joined to q and k (cuDNN)": by_headway("low rank", "sdpa"),
+        "torch, cuDNN, causal": by_torch(cudnn, causal=True),
+        "headway, learned Toeplitz, causal": ours("Toeplitz", causal=True),
+        "torch, cuDNN, dropout": by_torch(cudnn, dropout=DROPOUT),
+        "torch, FlashAttention-2, dropout": by_torch(flash, dropout=DROPOUT),
+        "headway, learned Toeplitz, dropout": ours("Toeplitz", dropout=DROPOUT),
+    }
+    if gpu:
+        return every
+    return {
+        "torch, no bias": by_torch(None),
+        **{name: row for name, row in every.items() if not any(part in name for part in ("cuDNN", "Flash", "Flex"))},
+        "torch, dropout": by_torch(None, dropout=DROPOUT),
+    }

@@ -1,0 +1,227 @@
+"""One shape of the attention benchmark: every row is compared with the formula, then all are timed in turns."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils.deterministic
+
+from benchmarks.attention_rows import MODES, SEED, Attend, Inputs, Row, rows, train
+from benchmarks.flex_tiles import Shape, first_line, prepare_compiler, settings
+from benchmarks.parity import Judge, is_right, judge, kept_by_dropout
+from benchmarks.replays import (
+    Run,
+    by_clock,
+    called_in_turns,
+    calls_in_a_row,
+    captured,
+    free_memory,
+    replay_milliseconds,
+    replayed_in_turns,
+    replays_in_a_row,
+)
+
+SURE_RIGHT = 3  # of FlexAttention's fastest tiles, how many are checked before its row counts as wrong
+Results = dict[str, dict[str, Any]]  # what is found of each row at one shape
+Call = tuple[str, str]  # the name of a row, and a mode
+
+
+class Bench:
+    """One run: its rows and shapes, and all that it has found."""
+
+    def __init__(self, gpu: bool, shapes: tuple[Shape, ...], rounds: int) -> None:
+        self.started = time.monotonic()
+        self.gpu, self.shapes, self.rounds = gpu, shapes, rounds
+        self.rows = rows(gpu)
+        self.found: dict[Shape, Results] = {
+            shape: {name: {"settings": {}, "chosen": {}} for name in self.rows} for shape in shapes
+        }
+        self.judges: dict[Shape, Judge] = {}  # for FlexAttention, whose tiles are chosen later
+        self.tiles: dict[Shape, dict[str, dict[str, Any]]] = {}  # milliseconds or problem of each choice of tiles
+
+    def tell(self, text: str) -> None:
+        print(f"{time.monotonic() - self.started:5.0f} s  {text}", flush=True)
+
+    def inputs(self, shape: Shape) -> Inputs:
+        return Inputs(*shape, device="cuda" if self.gpu else "cpu")
+
+
+def check(bench: Bench, shape: Shape) -> None:
+    """Compare every setting of every row with the formula; rows of one task share what is exact."""
+    x, found = bench.inputs(shape), bench.found[shape]
+    tasks: dict[tuple[tuple[str, bool], str], list[str]] = {}
+    for name, row in bench.rows.items():
+        tasks.setdefault((row.task, name if row.dropout else ""), []).append(name)
+    for (task, with_dropout), names in tasks.items():
+        kept = None
+        if with_dropout:
+            try:
+                kept = kept_by_dropout(bench.rows[with_dropout].settings[""], x)
+            except RuntimeError as error:
+                found[with_dropout]["settings"][""] = {mode: {"problem": first_line(error)} for mode in MODES}
+                continue
+            found[with_dropout]["kept"] = kept.float().mean().item()
+        exact = judge(x, *task, kept)
+        for name in names:
+            row = bench.rows[name]
+            for setting, attend in row.settings.items():
+                found[name]["settings"][setting] = check_setting(exact, row, attend, x)
+            if row.compiled:
+                bench.judges[shape] = exact
+        del kept, exact
+        free_memory(bench.gpu)
+
+
+def check_setting(exact: Judge, row: Row, attend: Attend, x: Inputs) -> dict[str, Any]:
+    """Error over what is allowed in each mode, or why it does not run."""
+
+    def forward() -> dict[str, float | None]:
+        with torch.no_grad():
+            return exact.ratios({"output": attend(x)})
+
+    def both() -> dict[str, float | None]:
+        return exact.ratios(train(attend, x, row.wanted))
+
+    found: dict[str, Any] = {}
+    for mode, run in zip(MODES, (forward, both), strict=True):
+        torch.manual_seed(SEED)
+        try:
+            found[mode] = {"parity": run()}
+        except Exception as error:  # torch's kernels and compilers raise many kinds where they do not run
+            found[mode] = {"problem": first_line(error)}
+            free_memory(x.q.is_cuda)
+    return found
+
+
+def time_shape(bench: Bench, shape: Shape, deadline: float) -> None:
+    """Choose each row's fastest right setting, time all rows in turns, and see whether they repeat their bits."""
+    if bench.gpu:
+        torch.compiler.reset()
+        prepare_compiler()
+    x, results = bench.inputs(shape), bench.found[shape]
+    chosen = choose_settings(bench, shape, x)
+    bench.tell(f"n = {shape[0]}: {len(chosen)} calls are ready")
+    replays = {key: replays_in_a_row(each.milliseconds) for key, each in chosen.items()}
+    calls = {key: calls_in_a_row(each.milliseconds) for key, each in chosen.items()}
+    if bench.gpu:
+        half = (time.monotonic() + deadline) / 2
+        graphs = {key: each.graph for key, each in chosen.items() if each.graph is not None}
+        keep_samples(results, "replayed", replays, replayed_in_turns(graphs, replays, bench.rounds, half))
+        del graphs
+    runs = {key: each.run for key, each in chosen.items()}
+    keep_samples(results, "from Python", calls, called_in_turns(runs, calls, bench.rounds, deadline, bench.gpu))
+    attends = {name: each.attend for (name, mode), each in chosen.items() if mode == MODES[1]}
+    del chosen, runs
+    free_memory(bench.gpu)
+    for name, attend in attends.items():
+        row = bench.rows[name]
+        results[name]["repeats"] = repeats(row, attend, x)
+        # FlexAttention would be compiled once more at each shape; once is enough to see what torch says.
+        if bench.gpu and name.startswith("torch") and (not row.compiled or shape == bench.shapes[0]):
+            results[name]["deterministic"] = deterministic(row, attend, x)
+    bench.judges.pop(shape, None)
+    free_memory(bench.gpu)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The setting of a row that one mode is timed with; `graph` is None on a CPU."""
+
+    attend: Attend
+    run: Run
+    graph: torch.cuda.CUDAGraph | None
+    milliseconds: float  # of a first look
+
+
+def choose_settings(bench: Bench, shape: Shape, x: Inputs) -> dict[Call, Chosen]:
+    """The fastest right setting of each row in each mode, captured; a row that has none is left out."""
+    pool = torch.cuda.graph_pool_handle() if bench.gpu else None
+    chosen: dict[Call, Chosen] = {}
+    for name, row in bench.rows.items():
+        found = bench.found[shape][name]
+        attends = right_tiles(bench, shape, name, x) if row.compiled else row.settings
+        for mode in MODES:
+            for setting, attend in attends.items():
+                record = found["settings"][setting][mode]
+                if "parity" not in record or not is_right(record["parity"]):
+                    continue
+                run = run_of(row, attend, x, mode)
+                try:
+                    graph = captured(run, pool) if bench.gpu else None
+                    milliseconds = by_clock(run) if graph is None else replay_milliseconds(graph)
+                except Exception as error:
+                    record["problem"] = first_line(error)
+                    free_memory(bench.gpu)
+                    continue
+                record["milliseconds"] = milliseconds
+                if (name, mode) not in chosen or milliseconds < chosen[name, mode].milliseconds:
+                    chosen[name, mode] = Chosen(attend, run, graph, milliseconds)
+                    found["chosen"][mode] = setting
+    return chosen
+
+
+def right_tiles(bench: Bench, shape: Shape, name: str, x: Inputs) -> dict[str, Attend]:
+    """FlexAttention's fastest right tiles of each mode; all that were tried stay in the record."""
+    record, all_tiles = bench.found[shape][name]["settings"], settings(shape[0])
+    tried = bench.tiles.get(shape, {})
+    for tiles, times in tried.items():
+        problem = {"problem": times["problem"]} if "problem" in times else {}
+        record[tiles] = {mode: {"milliseconds": times[mode]} if mode in times else problem for mode in MODES}
+    right: dict[str, Attend] = {}
+    for mode in MODES:
+        fastest = sorted((tiles for tiles in tried if mode in tried[tiles]), key=lambda tiles: tried[tiles][mode])
+        for tiles in fastest[:SURE_RIGHT]:
+            if tiles not in right:
+                right[tiles] = all_tiles[tiles]
+                checked = check_setting(bench.judges[shape], bench.rows[name], right[tiles], x)
+                for each in MODES:
+                    record[tiles][each] |= checked[each]
+            if is_right(record[tiles][mode].get("parity", {"": None})):
+                break
+    return right
+
+
+def keep_samples(results: Results, kind: str, calls: dict[Call, int], samples: dict[Call, list[float]]) -> None:
+    """Every sample into the record, with the number of calls whose mean it is."""
+    for (name, mode), milliseconds in samples.items():
+        results[name].setdefault(kind, {})[mode] = {"calls": calls[name, mode], "milliseconds": milliseconds}
+
+
+def run_of(row: Row, attend: Attend, x: Inputs, mode: str) -> Run:
+    def forward() -> Any:
+        with torch.no_grad():
+            return attend(x)
+
+    return forward if mode == MODES[0] else lambda: train(attend, x, row.wanted)
+
+
+def repeats(row: Row, attend: Attend, x: Inputs) -> dict[str, bool]:
+    """Whether two calls give the same bits, in the output and in each gradient."""
+    torch.manual_seed(SEED)
+    first = train(attend, x, row.wanted)
+    torch.manual_seed(SEED)
+    second = train(attend, x, row.wanted)
+    return {name: torch.equal(tensor, second[name]) for name, tensor in first.items()}
+
+
+def deterministic(row: Row, attend: Attend, x: Inputs) -> dict[str, Any]:
+    """The same when torch is told to be deterministic, and what that costs; or what torch says where it cannot be."""
+    filled = torch.utils.deterministic.fill_uninitialized_memory
+    torch.utils.deterministic.fill_uninitialized_memory = False  # it would cost time and changes no result
+    torch.use_deterministic_algorithms(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found: dict[str, Any] = {"repeats": repeats(row, attend, x)}
+            found["milliseconds"] = replay_milliseconds(captured(run_of(row, attend, x, MODES[1])))
+    except Exception as error:
+        found = {"problem": first_line(error)}
+        free_memory(x.q.is_cuda)
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.utils.deterministic.fill_uninitialized_memory = filled
+    return found
