@@ -121,21 +121,34 @@ def check(kind, dtype, batch, heads, groups, q_len, k_len, width, **options):
         )
     }  # fmt: skip
     step = torch.finfo(dtype).eps
-    # A gradient may be a sum of many that cancel: what is left is the rounding of grad . v in float32, and in half
-    # precision that of each score's gradient before it enters a product.
-    summed = torch.finfo(torch.float32).eps * upstream.norm() * inputs[2].norm(dim=-1).max()
-    if dtype != torch.float32:
-        relative = "relative" in kind or kind == "everything"
-        rounding = step * inputs[0].norm(dim=-1).max() if relative else torch.finfo(torch.float16).eps
-        summed = summed + rounding * of_scores(make, parameters, inputs, upstream, **options).norm()
+    relative = "relative" in kind or kind == "everything"
+    summed = rounding_of_sums(dtype, relative, make, parameters, inputs, upstream, **options)
     missed = {}
     for index, (truth, eager, fused) in enumerate(zip(runs["truth"], runs["eager"], runs["fused"], strict=True)):
         assert torch.isfinite(fused).all(), f"number {index} is not finite"
-        allowed = (2 if index == 0 else 3) * (eager.double() - truth).norm() + step * truth.norm() + summed
+        allowed = times(index) * (eager.double() - truth).norm() + step * truth.norm() + summed
         error = (fused.double() - truth).norm()
         if not error <= allowed:
             missed[index] = f"number {index}: error {error:.2e}, allowed {allowed:.2e}"
     assert not missed, missed
+
+
+def times(index):
+    """How many times the error of eager is allowed: for the output (number 0), and for gradients."""
+    return 2 if index == 0 else 3
+
+
+def rounding_of_sums(dtype, relative, make, parameters, inputs, upstream, **options):
+    """The error that rounding may leave in a gradient however small the gradient is.
+
+    A gradient may be a sum of many that cancel: what is left is the rounding of grad . v in float32, and in half
+    precision that of each score's gradient before it enters a product.
+    """
+    summed = torch.finfo(torch.float32).eps * upstream.norm() * inputs[2].norm(dim=-1).max()
+    if dtype != torch.float32:
+        rounding = torch.finfo(dtype).eps * inputs[0].norm(dim=-1).max() if relative else torch.finfo(torch.float16).eps
+        summed = summed + rounding * of_scores(make, parameters, inputs, upstream, **options).norm()
+    return summed
 
 
 def check_packed(kind, dtype, batch, heads, length, width, **options):
@@ -163,9 +176,8 @@ def of_scores(make, parameters, inputs, upstream, **options):
     """The gradient of every score, in float64."""
     bias = make(*parameters)
     bias, value_bias = bias if isinstance(bias, tuple) else (bias, None)
-    nothing = torch.zeros(
-        *inputs[0].shape[:3], inputs[1].shape[2], dtype=torch.float64, device=DEVICE, requires_grad=True
-    )
+    q, k = inputs[:2]
+    nothing = torch.zeros(*q.shape[:3], k.shape[2], dtype=torch.float64, device=q.device, requires_grad=True)
     added = hw.Dense(nothing) if bias is None else bias + hw.Dense(nothing)
     output = hw.attention(*inputs, added, value_bias, backend="eager", **options)
     return torch.autograd.grad(output, nothing, upstream)[0]
