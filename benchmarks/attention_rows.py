@@ -223,7 +223,6 @@ def rows(gpu: bool) -> dict[str, Row]:
     every = {
         "torch, cuDNN, no bias": by_torch(cudnn),
         "torch, FlashAttention-2, no bias": by_torch(flash),
-        "torch, learned matrix": by_torch_with_matrix("matrix", dense),
         "torch, learned Toeplitz made dense": by_torch_with_matrix("Toeplitz", dense),
         "torch, FlexAttention, learned Toeplitz": Row({}, bias="Toeplitz", compiled=True),
         "headway, no bias": ours("none"),
@@ -232,9 +231,10 @@ def rows(gpu: bool) -> dict[str, Row]:
         "headway, T5 (clipped offsets)": ours("clipped"),
         "headway, segments": ours("segments"),
         "headway, low rank 64": by_headway("low rank", "auto"),  # long ones train on torch's kernels
-        "headway, learned matrix (Dense)": ours("matrix"),
-        "headway, Shaw, K = 16, keys and values": ours("Shaw"),
         "headway, low rank 64, joined to q and k (cuDNN)": by_headway("low rank", "sdpa"),
+        "headway, Shaw, K = 16, keys and values": ours("Shaw"),
+        "torch, learned matrix": by_torch_with_matrix("matrix", dense),
+        "headway, learned matrix (Dense)": ours("matrix"),
         "torch, cuDNN, causal": by_torch(cudnn, causal=True),
         "headway, learned Toeplitz, causal": ours("Toeplitz", causal=True),
         "torch, cuDNN, dropout": by_torch(cudnn, dropout=DROPOUT),

@@ -25,7 +25,7 @@ from rich.table import Table
 from torch import Tensor
 
 import headway as hw
-from benchmarks.measure import environment, interleaved, ratios, save
+from benchmarks.measure import add_record_options, environment, interleaved, ratios, save
 
 HEADS, WIDTH, RANK, CLIP = 12, 64, 64, 16
 SHAPES = ((128, 16), (512, 4), (2048, 1))  # length and batch size
@@ -97,6 +97,24 @@ def parity(length: int) -> dict[str, float]:
         for name, attend in INFERENCE.items():
             errors[f"{name}, inference"] = error([attend(x)], [_oracle(name)(exact)])
     return errors
+
+
+def repeats(shapes: tuple[tuple[int, int], ...]) -> dict[str, dict[str, bool]]:
+    """Whether two calls give the same bits: the output and all gradients in training, the output in inference."""
+    found: dict[str, dict[str, bool]] = {}
+    for length, batch in shapes:
+        x, same = Inputs(length, batch), {}
+        for name, attend in TRAINING.items():
+            same[name] = _same_bits(train(attend, x), train(attend, x))
+        with torch.no_grad():
+            for name, attend in INFERENCE.items():
+                same[f"{name}, inference"] = _same_bits([attend(x)], [attend(x)])
+        found[f"n={length} B={batch}"] = same
+    return found
+
+
+def _same_bits(first: list[Tensor], second: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def _oracle(name: str) -> Attend:
@@ -177,7 +195,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one short length, few rounds: does it run?")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    add_record_options(parser)
     options = parser.parse_args()
+    machine = environment(dirty=options.dirty or options.quick, commit=options.commit)
     shapes, rounds = (((64, 2),), 2) if options.quick else (SHAPES, options.rounds)
 
     started = time.perf_counter()
@@ -185,7 +205,7 @@ def main() -> None:
     wrong = {name: error for name, error in errors.items() if not error < 1e-4}
     if wrong:
         sys.exit(f"parity: {wrong} differ from the oracle; nothing is timed")
-    record: dict[str, Any] = {"environment": environment(), "parity": errors}
+    record: dict[str, Any] = {"environment": machine, "parity": errors, "repeats": repeats(shapes)}
     record["lengths"] = [measure(length, batch, rounds) for length, batch in shapes]
     if not options.quick:  # the account of memory is Linux's
         record["memory"] = memory((1024, 2048, 4096))

@@ -35,6 +35,10 @@ TRIED = (
     ((64, 64, 4, 2), (32, 128, 128, 32, 4, 2), False, torch.float32),
 )
 
+PLAIN = {
+    "BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_M1": 32, "BLOCK_N1": 64, "BLOCK_M2": 64, "BLOCK_N2": 32, "num_stages": 2,
+}  # fmt: skip
+
 
 def settings(length: int) -> dict[str, Attend]:
     """Every choice of tiles that is tried at this length, by a name that says all of it."""
@@ -48,6 +52,7 @@ def settings(length: int) -> dict[str, Attend]:
             options["FORCE_USE_FLEX_ATTENTION"] = True
         name = " ".join(f"{key}={value}" for key, value in options.items())
         found[f"{name} table={str(table_dtype).removeprefix('torch.')}"] = by_flex(options, table_dtype)
+    found[" ".join(f"{key}={value}" for key, value in PLAIN.items())] = by_flex(PLAIN, torch.bfloat16)
     return found
 
 

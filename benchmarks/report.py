@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks import attention_tables
 from benchmarks.real_text import (
     cross_lingual,
     cross_lingual_ablation,
@@ -61,38 +62,27 @@ def cpu_attention() -> str:
 
 
 def attention() -> str:
-    record = newest("attention")
-    environment, shapes = record["environment"], record["milliseconds"]
-    lines = ["| ms, forward / forward+backward | " + " | ".join(shapes) + " |", "|---" * (len(shapes) + 1) + "|"]
-    for name in next(iter(shapes.values())):
-        cells = [times[name] for times in shapes.values()]
-        shown = [f"{c['forward']:.3f} / {c['forward+backward']:.3f}" if c["forward"] else "-" for c in cells]
-        lines.append(f"| {name} | " + " | ".join(shown) + " |")
-    lines.append("")
-    lines.append(
-        f"{environment['gpu']}, torch {environment['torch']}, triton {environment['triton']}, bf16, 12 heads × 64, "
-        f"{environment['date']}; medians of graph replays; raw numbers in [{record['path']}]({record['path']})."
-    )
-    return "\n".join(lines)
+    return attention_tables.times(newest("attention"))
+
+
+def attention_from_python() -> str:
+    return attention_tables.times_from_python(newest("attention"))
 
 
 def attention_ratios() -> str:
-    """Over cuDNN without a bias (causal, with dropout: over the same of its own), and what was aimed at."""
-    record = newest("attention")
-    shapes = record["milliseconds"]
-    lines = ["| times cuDNN without bias | aim | " + " | ".join(shapes) + " |", "|---" * (len(shapes) + 2) + "|"]
-    for name in next(iter(shapes.values())):
-        if not name.startswith("headway") and "FlashAttention" not in name:
-            continue
-        kind = next((kind for kind in ("causal", "dropout") if kind in name), "no bias")
-        base = f"torch, cuDNN, {kind}"
-        parts = ("forward", "forward+backward")
-        cells = [[times[name][part] / times[base][part] for part in parts] for times in shapes.values()]
-        aim = AIMS.get(name, "")
-        lines.append(f"| {name} | {aim} | " + " | ".join(f"{a:.2f} / {b:.2f}" for a, b in cells) + " |")
-    lines.append("")
-    lines.append(f"Forward / forward and backward, from [{record['path']}](../{record['path']}).")
-    return "\n".join(lines)
+    return attention_tables.over_cudnn(newest("attention"))
+
+
+def attention_same_work() -> str:
+    return attention_tables.same_work(newest("attention"))
+
+
+def attention_bits() -> str:
+    return attention_tables.bits(newest("attention"))
+
+
+def attention_memory() -> str:
+    return attention_tables.memory(newest("attention"))
 
 
 def pretraining() -> str:
@@ -238,19 +228,14 @@ def claims() -> str:
     return markdown(ledger(ROOT / "results")[0])
 
 
-AIMS = {
-    "headway, learned Toeplitz": "1.15 / 1.30",
-    "headway, fixed Toeplitz (ALiBi)": "1.05 / 1.08",
-    "headway, T5 (clipped offsets)": "1.08 / 1.15",
-    "headway, segments": "1.05 / 1.08",
-    "headway, low rank 64": "1.5 / 1.6",
-    "headway, Shaw, K = 16, keys and values": "1.3 / 1.5",
-    "headway, learned Toeplitz, causal": "1.15 / 1.30",
-}
 TABLES = {
     "cpu_attention": cpu_attention,
     "attention": attention,
+    "attention_from_python": attention_from_python,
     "attention_ratios": attention_ratios,
+    "attention_same_work": attention_same_work,
+    "attention_bits": attention_bits,
+    "attention_memory": attention_memory,
     "pretraining": pretraining,
     "cost_on_cpu": cost_on_cpu,
     "translation": translation,
