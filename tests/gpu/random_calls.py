@@ -806,12 +806,14 @@ class Worker:
         for line in self.process.stdout:
             with contextlib.suppress(json.JSONDecodeError):
                 events.put((self, json.loads(line)))
+        self.process.stdout.close()
         self.process.wait()
         events.put((self, None))
 
     def last_words(self) -> str:
-        self.errors.seek(0)
-        return self.errors.read().decode(errors="replace").strip()[-1500:]
+        with self.errors:
+            self.errors.seek(0)
+            return self.errors.read().decode(errors="replace").strip()[-1500:]
 
 
 class Tally:
@@ -880,12 +882,13 @@ def search(arguments: argparse.Namespace) -> int:
             worker, event = events.get(timeout=1)
             if event is None:
                 running.discard(worker)
+                words = worker.last_words()
                 died = worker.process.returncode != 0 and not getattr(worker, "stopped", False)
                 if died and worker.spec is not None:
-                    words = f"the process died with code {worker.process.returncode}: {worker.last_words()}"
-                    tally.fail(worker.spec, [words], "no result")
+                    died_with = f"the process died with code {worker.process.returncode}: {words}"
+                    tally.fail(worker.spec, [died_with], "no result")
                 elif died and worker.process.returncode != 3:
-                    tally.fail(None, [f"worker {worker.index} died: {worker.last_words()}"], "between calls")
+                    tally.fail(None, [f"worker {worker.index} died: {words}"], "between calls")
                 if died and time.monotonic() < deadline - 5:
                     start(worker.index, worker.family + 1)
             elif "begin" in event:
