@@ -109,7 +109,7 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--seconds", type=float, default=240.0, help="later shapes get fewer rounds, at least five")
+    parser.add_argument("--seconds", type=float, default=230.0, help="when time is short, five rounds are enough")
     parser.add_argument("--keep-going", action="store_true", help="time the others though a row of headway is wrong")
     parser.add_argument("--tiny", action="store_true", help="small shapes on a CPU: does it run?")
     add_record_options(parser)

@@ -26,6 +26,7 @@ from benchmarks.replays import (
 )
 
 SURE_RIGHT = 3  # of FlexAttention's fastest tiles, how many are checked before its row counts as wrong
+LATE = 10.0  # seconds after a shape's time is over from which on nothing that can be left out is begun
 Results = dict[str, dict[str, Any]]  # what is found of each row at one shape
 Call = tuple[str, str]  # the name of a row, and a mode
 
@@ -41,7 +42,7 @@ class Bench:
             shape: {name: {"settings": {}, "chosen": {}} for name in self.rows} for shape in shapes
         }
         self.judges: dict[Shape, Judge] = {}  # for FlexAttention, whose tiles are chosen later
-        self.tiles: dict[Shape, dict[str, dict[str, Any]]] = {}  # milliseconds or problem of each choice of tiles
+        self.tiles: dict[Shape, dict[str, dict[str, Any]]] = {}  # see `FlexTiles.timed`
 
     def tell(self, text: str) -> None:
         print(f"{time.monotonic() - self.started:5.0f} s  {text}", flush=True)
@@ -121,7 +122,8 @@ def time_shape(bench: Bench, shape: Shape, deadline: float) -> None:
         row = bench.rows[name]
         results[name]["repeats"] = repeats(row, attend, x)
         # FlexAttention would be compiled once more at each shape; once is enough to see what torch says.
-        if bench.gpu and name.startswith("torch") and (not row.compiled or shape == bench.shapes[0]):
+        asked = not row.compiled or shape == bench.shapes[0]
+        if bench.gpu and asked and name.startswith("torch") and time.monotonic() < deadline + LATE:
             results[name]["deterministic"] = deterministic(row, attend, x)
     bench.judges.pop(shape, None)
     free_memory(bench.gpu)
@@ -167,14 +169,11 @@ def choose_settings(bench: Bench, shape: Shape, x: Inputs) -> dict[Call, Chosen]
 def right_tiles(bench: Bench, shape: Shape, name: str, x: Inputs) -> dict[str, Attend]:
     """FlexAttention's fastest right tiles of each mode; all that were tried stay in the record."""
     record, all_tiles = bench.found[shape][name]["settings"], settings(shape[0])
-    tried = bench.tiles.get(shape, {})
-    for tiles, times in tried.items():
-        problem = {"problem": times["problem"]} if "problem" in times else {}
-        record[tiles] = {mode: {"milliseconds": times[mode]} if mode in times else problem for mode in MODES}
+    record.update(bench.tiles.get(shape, {}))
     right: dict[str, Attend] = {}
     for mode in MODES:
-        fastest = sorted((tiles for tiles in tried if mode in tried[tiles]), key=lambda tiles: tried[tiles][mode])
-        for tiles in fastest[:SURE_RIGHT]:
+        times = {tiles: found[mode]["milliseconds"] for tiles, found in record.items() if "milliseconds" in found[mode]}
+        for tiles in sorted(times, key=times.__getitem__)[:SURE_RIGHT]:
             if tiles not in right:
                 right[tiles] = all_tiles[tiles]
                 checked = check_setting(bench.judges[shape], bench.rows[name], right[tiles], x)

@@ -56,7 +56,7 @@ def times(record: dict[str, Any]) -> str:
 def times_from_python(record: dict[str, Any]) -> str:
     """Medians of the same calls made from Python, those rows that README is about."""
     lines = table("ms from Python, forward / forward+backward", medians(record, "from Python"), FROM_PYTHON)
-    about = "The same calls made from Python, without CUDA graphs, in the same run; medians of rounds in turns."
+    about = "The same calls made from Python, without CUDA graphs, in the same run; medians."
     return "\n".join([*lines, "", about + spread(record, "from Python")])
 
 
@@ -84,12 +84,12 @@ def same_work(record: dict[str, Any]) -> str:
         f"{name} at {shape}: {' / '.join(found[name]['chosen'].get(mode, '–') for mode in MODES)}"
         for name in dict.fromkeys(theirs for _, theirs in SAME_WORK)
         for shape, found in shapes.items()
-        if len(found[name]["settings"]) > 1
+        if len(found[name]["settings"]) > 1 and "FlexAttention" not in name
     ]
     about = (
         "Forward / forward and backward, medians of the ratios within a round. torch's rows are its fastest settings "
-        "that are right, at each shape, forward and with backward pass chosen apart; all that were tried, with times "
-        "and errors, are in the record. Chosen: " + "; ".join(settings) + "."
+        "that are right, at each shape, forward and with backward pass chosen apart; all that were tried, "
+        "FlexAttention's tiles too, are in the record with times and errors. Chosen: " + "; ".join(settings) + "."
     )
     return "\n".join([*lines, "", about])
 
@@ -141,7 +141,11 @@ def medians(record: dict[str, Any], kind: str) -> dict[str, dict[str, dict[str, 
 
 def why_not_timed(row: dict[str, Any], mode: str) -> str:
     """ "wrong" if some setting ran and none was right, else "–"."""
-    return "wrong" if any("parity" in setting.get(mode, {}) for setting in row["settings"].values()) else "–"
+    ran = [
+        setting[mode]["parity"].values() for setting in row["settings"].values() if "parity" in setting.get(mode, {})
+    ]
+    right = any(all(ratio is not None and ratio <= 1 for ratio in ratios) for ratios in ran)
+    return "wrong" if ran and not right else "–"
 
 
 def table(title: str, shapes: dict[str, dict[str, dict[str, Any]]], names: Iterable[str]) -> list[str]:
@@ -182,7 +186,7 @@ def spread(record: dict[str, Any], kind: str) -> str:
     counts = sorted({len(each) for each in samples})
     rounds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return (
-        f" {rounds} rounds in turns; 20 % and 80 % of a row's rounds are within {100 * statistics.median(off):.1f} % of "
+        f" {rounds} rounds in turns; 20 and 80 % of a row's rounds are within {100 * statistics.median(off):.1f} % of "
         f"its median in half of all cells, and within {100 * max(off):.1f} % in all."
     )
 

@@ -9,15 +9,16 @@ process asks for the chosen tiles.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 
 from benchmarks.attention_rows import BIASES, MODES, Attend, Inputs, by_flex, train
-from benchmarks.replays import captured, replay_milliseconds
+from benchmarks.replays import Run, captured, replay_milliseconds
 
 Shape = tuple[int, int]  # length and batch size
 WANTED = BIASES["Toeplitz"].wanted
@@ -95,16 +96,16 @@ class FlexTiles:
                 worker.stop()
 
     def timed(self, seconds_each: float = 10.0) -> dict[Shape, dict[str, dict[str, Any]]]:
-        """Milliseconds of each mode, or the problem, of each choice of tiles at each shape."""
+        """By shape, choice of tiles and mode: milliseconds, or the problem."""
         found: dict[Shape, dict[str, dict[str, Any]]] = {}
         for worker in self.workers:
             for shape, name in worker.tasks:
-                found.setdefault(shape, {})[name] = {"problem": "it was not compiled in time"}
+                found.setdefault(shape, {})[name] = _problem("it was not compiled in time")
         for worker in self.ready:
             for shape, name in worker.tasks:
                 worker.pipe.send((shape, name))
                 answer = worker.answer(time.monotonic() + seconds_each)
-                found[shape][name] = answer or {"problem": "its process ended, or did not answer in time"}
+                found[shape][name] = answer or _problem("its process ended, or did not answer in time")
                 if answer is None:
                     break  # a later answer would be taken for another's
             worker.stop()
@@ -117,25 +118,44 @@ class FlexTiles:
 
 def _work(tasks: list[tuple[Shape, str]], pipe: Connection) -> None:
     """Compile every task by running it once, say so, and time what is asked for."""
+    os.nice(10)  # the benchmark's own process compiles too, and everything waits for it
     prepare_compiler()
-    problems: dict[tuple[Shape, str], str] = {}
-    for shape, name in tasks:
-        try:
-            _run_once(settings(shape[0])[name], Inputs(*shape, parameters=("values",)))
-        except Exception as error:  # Inductor and Triton have many; each is a result
-            problems[shape, name] = first_line(error)
-        torch.cuda.empty_cache()
+    problems = {}
+    for task in tasks:
+        problems[task] = {mode: found for mode, found in _each_mode(task, _run).items() if found is not None}
     pipe.send("ready")
     while True:
-        shape, name = pipe.recv()
-        if (shape, name) in problems:
-            pipe.send({"problem": problems[shape, name]})
-            continue
-        try:
-            pipe.send(_times(settings(shape[0])[name], Inputs(*shape, parameters=("values",))))
-        except Exception as error:
-            pipe.send({"problem": first_line(error)})
-        torch.cuda.empty_cache()
+        task = pipe.recv()
+        pipe.send({**_each_mode(task, _time, skip=problems[task]), **problems[task]})
+
+
+def _each_mode(task: tuple[Shape, str], do: Callable[[Run], Any], skip: Container[str] = ()) -> dict[str, Any]:
+    """What `do` says of each mode's call, or the problem it ran into."""
+    (length, batch), name = task
+    x, attend = Inputs(length, batch, parameters=("values",)), settings(length)[name]
+
+    def forward() -> Any:
+        with torch.no_grad():
+            return attend(x)
+
+    found: dict[str, Any] = {}
+    for mode, run in zip(MODES, (forward, lambda: train(attend, x, WANTED)), strict=True):
+        if mode not in skip:
+            try:
+                found[mode] = do(run)
+            except Exception as error:  # Inductor and Triton raise many kinds, and each is a result
+                found[mode] = {"problem": first_line(error)}
+    torch.cuda.empty_cache()
+    return found
+
+
+def _run(run: Run) -> None:
+    run()
+    torch.cuda.synchronize()
+
+
+def _time(run: Run) -> dict[str, float]:
+    return {"milliseconds": replay_milliseconds(captured(run))}
 
 
 def prepare_compiler() -> None:
@@ -148,20 +168,8 @@ def prepare_compiler() -> None:
     torch._dynamo.config.recompile_limit = 64
 
 
-def _run_once(attend: Attend, x: Inputs) -> None:
-    with torch.no_grad():
-        attend(x)
-    train(attend, x, WANTED)
-    torch.cuda.synchronize()
-
-
-def _times(attend: Attend, x: Inputs) -> dict[str, float]:
-    def forward() -> Any:
-        with torch.no_grad():
-            return attend(x)
-
-    runs: dict[str, Callable[[], Any]] = {MODES[0]: forward, MODES[1]: lambda: train(attend, x, WANTED)}
-    return {mode: replay_milliseconds(captured(run)) for mode, run in runs.items()}
+def _problem(text: str) -> dict[str, dict[str, str]]:
+    return {mode: {"problem": text} for mode in MODES}
 
 
 def first_line(error: BaseException) -> str:

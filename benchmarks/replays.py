@@ -16,11 +16,11 @@ SHORT = 0.3  # milliseconds: below, a sample is the mean of several calls back t
 
 
 def captured(run: Run, pool: Any = None) -> torch.cuda.CUDAGraph:
-    """The call as a graph, after it ran three times. Graphs of one pool share memory and must take turns."""
+    """The call as a graph, after it ran twice. Graphs of one pool share memory and must take turns."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        for _ in range(3):
+        for _ in range(2):
             run()
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
@@ -30,7 +30,7 @@ def captured(run: Run, pool: Any = None) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def replay_milliseconds(graph: torch.cuda.CUDAGraph, repeats: int = 5) -> float:
+def replay_milliseconds(graph: torch.cuda.CUDAGraph, repeats: int = 3) -> float:
     """Median of a few replays, after one."""
     graph.replay()
     events = [_events() for _ in range(repeats)]
