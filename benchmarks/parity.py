@@ -17,8 +17,6 @@ from torch import Tensor
 
 import headway as hw
 from benchmarks.attention_rows import AXES, BIASES, DROPOUT, HEADS, SEED, WIDTH, Attend, Inputs
-from headway.attention import eager
-from headway.attention.request import checked
 
 SCORES_AT_ONCE = 2**28  # 2 GiB in float64
 STEP = 2.0**-8  # of bfloat16
@@ -84,14 +82,13 @@ def dropped(x: Inputs, bias: str, causal: bool, kept: Tensor | None) -> Tensor:
     """The formula's output; with `kept`, after a dropout that keeps these weights."""
     of_scores, of_values = BIASES[bias].pair(x)
     if kept is None:
-        return hw.attention(x.q, x.k, x.v, of_scores, of_values, causal=causal, backend="eager")
-    assert of_values is None
-    request = checked(
-        x.q, x.k, x.v, bias=of_scores, value_bias=None, mask=None, causal=causal, lengths=None, documents=None,
-        scale=None, dropout=0.0,
-    )  # fmt: skip
-    _, weights = eager.weighted(request)
-    return (weights * kept / (1 - DROPOUT)).to(x.v.dtype) @ x.v
+        output: Tensor = hw.attention(x.q, x.k, x.v, of_scores, of_values, causal=causal, backend="eager")
+        return output
+    assert of_values is None and not causal  # no row with dropout has either
+    scores = ((x.q * WIDTH**-0.5) @ x.k.mT).to(torch.promote_types(x.q.dtype, torch.float32))
+    if of_scores is not None:
+        scores = scores + of_scores.dense()
+    return (scores.softmax(-1) * kept / (1 - DROPOUT)).to(x.v.dtype) @ x.v
 
 
 def pieces(x: Inputs) -> Iterator[tuple[slice, slice]]:
