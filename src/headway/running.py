@@ -32,6 +32,12 @@ def autocast_dtype(device_type: str) -> torch.dtype | None:
     return torch.get_autocast_dtype(device_type)
 
 
+def must_be_deterministic() -> bool:
+    """Whether torch.use_deterministic_algorithms(True) is in force, not only as a warning."""
+    enabled = torch.are_deterministic_algorithms_enabled()
+    return enabled and not torch.is_deterministic_algorithms_warn_only_enabled()
+
+
 def without_autocast(device_type: str) -> AbstractContextManager[object]:
     """Products as they are written: those of a bias must not lose digits that nobody gave away."""
     return nullcontext() if device_type == "meta" else torch.autocast(device_type, enabled=False)

@@ -15,19 +15,25 @@ from headway.attention.request import Documents, Request, checked
 from headway.bias import Bias, Dense, Toeplitz, ValueBias
 
 
+def _always(request: Request) -> str | None:
+    """Our own kernels and loops add up in one order: they are deterministic."""
+    return None
+
+
 class Backend(NamedTuple):
     why_not: Callable[[Request], str | None]
     forward: Callable[[Request], Tensor]
+    why_not_deterministic: Callable[[Request], str | None] = _always
 
 
 BACKENDS = {
     "triton": Backend(triton.why_not, triton.forward),
     "native": Backend(native.why_not, native.forward),
-    "sdpa": Backend(sdpa.why_not, sdpa.forward),
+    "sdpa": Backend(sdpa.why_not, sdpa.forward, sdpa.why_not_deterministic),
     "matrix": Backend(matrix.why_not, matrix.forward),
     "blockwise": Backend(blockwise.why_not, blockwise.forward),
-    "flex": Backend(flex.why_not, flex.forward),
-    "eager": Backend(eager.why_not, eager.forward),
+    "flex": Backend(flex.why_not, flex.forward, flex.why_not_deterministic),
+    "eager": Backend(eager.why_not, eager.forward, eager.why_not_deterministic),
 }
 
 # Up to this many scores a head, the whole matrix is no larger than q, k and v, and one pass over it beats a loop over
@@ -131,14 +137,22 @@ def self_attention(
 
 @dataclass(frozen=True)
 class Explanation:
-    """Which backend a call would run on, and why not on each other one."""
+    """Which backend a call would run on, why not on each other one, and whether it gives the same bits every time."""
 
     backend: str
     reason: str
     others: dict[str, str]
+    not_deterministic: str | None = None  # why not; None: it is deterministic
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether two runs on one machine give the same bits, gradients included."""
+        return self.not_deterministic is None
 
     def __str__(self) -> str:
+        why = self.not_deterministic
         lines = [f"{self.backend}: {self.reason}"]
+        lines.append("  deterministic" if why is None else f"  not deterministic: {why}")
         lines += [f"  not {name}: {why}" for name, why in self.others.items()]
         return "\n".join(lines)
 
@@ -157,7 +171,7 @@ def explain(*args: Any, **kwargs: Any) -> Explanation:
         if name != chosen:
             cannot = BACKENDS[name].why_not(request)
             others[name] = cannot or f"it would run, but {chosen} is preferred ({reason})"
-    return Explanation(chosen, reason, others)
+    return Explanation(chosen, reason, others, BACKENDS[chosen].why_not_deterministic(request))
 
 
 def _chosen(request: Request, backend: str) -> str:

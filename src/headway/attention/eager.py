@@ -6,11 +6,21 @@ import torch
 from torch import Tensor
 
 from headway.attention.request import Request
-from headway.running import without_autocast
+from headway.running import must_be_deterministic, without_autocast
 
 
 def why_not(request: Request) -> str | None:
     """Reason this backend cannot run the call, or None. The oracle runs everything."""
+    return None
+
+
+def why_not_deterministic(request: Request) -> str | None:
+    """Reason why two runs of the call may give different bits, or None."""
+    if request.q.device.type == "cpu" or must_be_deterministic():
+        return None
+    of_keys = request.needs_grad and request.bias is not None and request.bias.needs_query
+    if of_keys or request.value_bias is not None:
+        return "torch's scatter_add on a GPU is not deterministic unless torch.use_deterministic_algorithms(True)"
     return None
 
 

@@ -12,9 +12,10 @@ from torch import Tensor
 from headway.attention.masking import Masking
 from headway.attention.request import Request
 from headway.bias import Bias, Dense, EdgeKeys, LowRank, RelativeKeys, SegmentTable, Toeplitz
-from headway.running import without_autocast
+from headway.running import must_be_deterministic, without_autocast
 
 KINDS = (Toeplitz, LowRank, SegmentTable, RelativeKeys, EdgeKeys, Dense)
+ATOMIC = "FlexAttention adds the gradient of a bias up by atomic operations, in any order"
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -38,7 +39,18 @@ def why_not(request: Request) -> str | None:
         return "torch's FlexAttention compiles for CPUs with AVX2 only"
     if request.q.device.type == "cuda" and request.needs_grad and request.bias is not None and _half_bias(request):
         return "its gradient of a captured bias needs float32 values"
+    if must_be_deterministic() and _adds_atomically(request):
+        return f"{ATOMIC}, which torch.use_deterministic_algorithms(True) rules out"
     return None
+
+
+def why_not_deterministic(request: Request) -> str | None:
+    """Reason why two runs of the call may give different bits, or None."""
+    return ATOMIC if _adds_atomically(request) else None
+
+
+def _adds_atomically(request: Request) -> bool:
+    return request.q.device.type == "cuda" and request.bias_needs_grad
 
 
 def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)

@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from headway.attention.request import Request
 from headway.bias import LowRank, Toeplitz
 from headway.bias.base import rounded
-from headway.running import is_transformed, without_autocast
+from headway.running import is_transformed, must_be_deterministic, without_autocast
 
 # From this query length on, two flips of n x D cost about as little as reading a kept n x n matrix, and need none.
 # Chosen by trial on two cores: at 512 the two are equal, at 2048 flipping is clearly faster.
@@ -34,6 +34,13 @@ def why_not(request: Request) -> str | None:
     if request.has_tangent or _is_nested():
         return "torch's kernels carry no derivative forward, and have no second one"
     return None
+
+
+def why_not_deterministic(request: Request) -> str | None:
+    """Reason why two runs of the call may give different bits, or None."""
+    if request.q.device.type == "cpu" or not request.needs_grad or must_be_deterministic():
+        return None
+    return "torch's backward passes on a GPU add up in any order unless torch.use_deterministic_algorithms(True)"
 
 
 def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from headway.attention.request import Request
-from headway.attention.triton.layout import by_eight, dropout_noise
+from headway.attention.triton.layout import by_eight, dropout_noise, padded
 from headway.attention.triton.tables import Parts, bias_matrix, highest, segment_tables, toeplitz_table
 from headway.bias import Dense, LowRank, RelativeKeys, RelativeValues, SegmentTable, Structured, Toeplitz
+from headway.running import must_be_deterministic
 
 __all__ = ["forward", "why_not"]
 
@@ -83,14 +84,17 @@ def is_one_tile(request: Request) -> bool:
 
 
 def is_faster_without_bias(request: Request) -> bool:
-    """Whether a call without a bias is faster on the Hopper kernels than on torch's: with dropout, which costs cuDNN
-    much, in training up to TRAINED_UP_TO keys, and otherwise from INFERRED_FROM queries and keys on or, in a large
-    batch, up to INFERRED_UP_TO."""
+    """Whether a call without a bias is faster on the Hopper kernels than on torch's.
+
+    In training: with dropout, which costs cuDNN much, up to TRAINED_UP_TO keys, and where cuDNN is ruled out because it
+    is not deterministic. In inference: from INFERRED_FROM queries and keys on and, in a large batch, up to
+    INFERRED_UP_TO.
+    """
     from headway.attention.triton import hopper
 
     q, k, v = request.q, request.k, request.v
     if request.needs_grad:
-        gains = request.dropout > 0 or k.shape[2] <= TRAINED_UP_TO
+        gains = request.dropout > 0 or k.shape[2] <= TRAINED_UP_TO or must_be_deterministic()
     else:
         longest = max(q.shape[2], k.shape[2])
         gains = min(q.shape[2], k.shape[2]) >= INFERRED_FROM or (
@@ -113,14 +117,15 @@ def takes_factors(request: Request) -> bool:
 def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
     from headway.attention.triton import op
 
-    q, k, v = (t if t.stride(3) == 1 else t.contiguous() for t in (request.q, request.k, request.v))
+    q, k, v = request.q, request.k, request.v
     if _is_relative(request, q, k, v):
         return _relative(request, q, k, v)
     masking = request.masking
+    rows, value_table, reach, shift = _relative_parts(request, q)
+    q, k, v = padded(q), padded(k), padded(v)  # columns of zeros change no score; of values, they are cut off again
     segment = _segment_term(request, q, k, v)
     terms = () if request.bias is None else request.bias.terms
     parts = parts_of([term for term in terms if term is not segment])
-    rows, value_table, reach, shift = _relative_parts(request, q)
     relative = rows is not None or value_table is not None
     steps: Tensor | None = None
     if segment is None:
@@ -129,12 +134,14 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
         by, backward_by, tables, backward_tables, steps = _with_segments(request, segment, parts)
     exact = q.dtype != torch.float32 and not by.endswith("tile") and _needs_rest(request, (*parts, steps))
     noise = None if request.dropout == 0 else dropout_noise(q, k)
-    qkv = request.qkv if backward_by.startswith("hopper") else None  # which write into one tensor
+    one_tensor = backward_by.startswith("hopper") and q is request.q  # of gradients
+    qkv = request.qkv if one_tensor else None
     output, _, weights, _ = op.fused(
         *_inputs(q, k, v, qkv), *parts, steps, rows, reach, shift, value_table is not None,
         masking.mask, masking.causal, _lengths(request), masking.q_documents, masking.k_documents,
         request.scale, request.dropout, noise, exact, by, backward_by, tables, backward_tables,
     )  # fmt: skip
+    output = output[..., : request.v.shape[3]]
     if value_table is not None:
         of_values = torch.bmm(weights.to(q.dtype).flatten(1, 2), value_table)
         output = output + of_values.view(q.shape[1], q.shape[0], q.shape[2], -1).transpose(0, 1)

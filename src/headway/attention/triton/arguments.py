@@ -9,7 +9,7 @@ import triton
 from torch import Tensor
 
 from headway.attention.triton import tiles
-from headway.attention.triton.layout import LARGEST, LOG2E, by_eight
+from headway.attention.triton.layout import LARGEST, LOG2E, aligned, by_eight, padded, whole_width
 
 Config = dict[str, int]
 
@@ -60,7 +60,8 @@ class Call:
         dropout: float,
         noise: Tensor | None,
     ) -> None:
-        self.q, self.k, self.v, self.left, self.right = q, k, v, left, right
+        q, k, v = self.q, self.k, self.v = aligned(q), aligned(k), aligned(v)
+        self.left, self.right = left, right
         self.nothing = q.new_empty(0)
         self.half = q.dtype != torch.float32
         self.rank = 0 if left is None else left.shape[3]
@@ -88,12 +89,9 @@ class Call:
             "DROPOUT": dropout > 0,
         }
         self.width_flags = {
-            "WHOLE": _whole(q.shape[3]) and _whole(v.shape[3]),
             "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32",
-            "BLOCK_D": max(16, triton.next_power_of_2(q.shape[3])),
-            "BLOCK_V": max(16, triton.next_power_of_2(v.shape[3])),
-            "WIDTH": q.shape[3],
-            "V_WIDTH": v.shape[3],
+            "BLOCK_D": q.shape[3],
+            "BLOCK_V": v.shape[3],
         }
 
     def config(self, kind: str) -> Config:
@@ -113,9 +111,7 @@ class Call:
             "WEIGHTS": weights,
             **self.mask_flags,
             **self.width_flags,
-            "BLOCK_R": max(16, triton.next_power_of_2(self.rank)),
-            "RANK": self.rank,
-            "WHOLE_R": _whole(self.rank),
+            "BLOCK_R": whole_width(self.rank),
         }
 
     def edges(self, block_q: int, block_k: int) -> bool:
@@ -131,7 +127,7 @@ class Call:
                 factors += [self.nothing, 0, 0]
             else:
                 factor = factor.clamp(-LARGEST, LARGEST).half() if self.half else factor.float()
-                factor = factor.contiguous()
+                factor = padded(factor).contiguous()
                 factors += [factor, *_strides(factor)]
         count = by_eight(2 * reach + 1)
         stride = self.q.shape[0] * self.q.shape[2] * count
@@ -170,7 +166,3 @@ def _strides(t: Tensor) -> tuple[int, int]:
 
 def _mask_strides(t: Tensor) -> tuple[int, int, int]:
     return (*_strides(t), 0 if t.shape[2] == 1 else t.stride(2))
-
-
-def _whole(width: int) -> bool:
-    return width >= 16 and width & (width - 1) == 0

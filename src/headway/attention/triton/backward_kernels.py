@@ -27,7 +27,7 @@ from headway.attention.triton.tiles import (
 @triton.jit(do_not_specialize=["q_len"])  # one kernel for all lengths
 def delta_kernel(
     out_ptr, rest_ptr, grad_ptr, delta_ptr, grad_stride_b, grad_stride_h, grad_stride, heads, q_len,
-    REST: tl.constexpr, V_WIDTH: tl.constexpr, BLOCK: tl.constexpr, BLOCK_V: tl.constexpr,
+    REST: tl.constexpr, BLOCK: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
     """delta_i = out_i . grad_i, the sum over keys of weight times gradient; `rest` is what rounding took from out."""
     blocks = tl.cdiv(q_len, BLOCK)
@@ -35,8 +35,8 @@ def delta_kernel(
     b, h = pair // heads, pair % heads
     offs = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     offs_v = tl.arange(0, BLOCK_V)
-    inside = (offs[:, None] < q_len) & (offs_v[None, :] < V_WIDTH)
-    out_at = ((b * q_len + offs) * heads + h)[:, None] * V_WIDTH + offs_v[None, :]
+    inside = offs[:, None] < q_len
+    out_at = ((b * q_len + offs) * heads + h)[:, None] * BLOCK_V + offs_v[None, :]
     out = tl.load(out_ptr + out_at, mask=inside, other=0.0).to(tl.float32)
     if REST:
         out += tl.load(rest_ptr + out_at, mask=inside, other=0.0).to(tl.float32)
@@ -58,9 +58,8 @@ def query_kernel(
     scale, dropout, noise_ptr, heads, groups, q_len, k_len,
     TOEPLITZ: tl.constexpr, LOW_RANK: tl.constexpr, RELATIVE: tl.constexpr, WEIGHTS: tl.constexpr,
     CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, DOCUMENTS: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr,
-    WHOLE: tl.constexpr, WHOLE_R: tl.constexpr, PRECISION: tl.constexpr, EDGES: tl.constexpr,
+    PRECISION: tl.constexpr, EDGES: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_R: tl.constexpr,
-    WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, RANK: tl.constexpr,
 ):  # fmt: skip
     """Gradients of q and of the left factor: a program owns a block of queries and goes over the keys."""
     blocks_q = tl.cdiv(q_len, BLOCK_Q)
@@ -89,8 +88,8 @@ def query_kernel(
 
     offs_q = start_q + tl.arange(0, BLOCK_Q)
     offs_d, offs_v, offs_r = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_R)
-    q_tile = load_rows(q_ptr, offs_q, offs_d, q_len, q_stride, WIDTH, WHOLE, True)
-    grad_tile = load_rows(grad_ptr, offs_q, offs_v, q_len, grad_stride, V_WIDTH, WHOLE, True)
+    q_tile = load_rows(q_ptr, offs_q, offs_d, q_len, q_stride, True)
+    grad_tile = load_rows(grad_ptr, offs_q, offs_v, q_len, grad_stride, True)
     lse = tl.load(lse_ptr + pair * q_len + offs_q, mask=offs_q < q_len, other=float("inf"))
     delta = tl.load(delta_ptr + pair * q_len + offs_q, mask=offs_q < q_len, other=0.0)
     dq = tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)
@@ -98,7 +97,7 @@ def query_kernel(
         q_noise = load_noise(noise_ptr, pair, q_len, k_len, True, offs_q)
     left_tile = q_tile
     if LOW_RANK:
-        left_tile = load_rows(left_ptr, offs_q, offs_r, q_len, RANK, RANK, WHOLE_R, True)
+        left_tile = load_rows(left_ptr, offs_q, offs_r, q_len, BLOCK_R, True)
         dleft = tl.zeros([BLOCK_Q, BLOCK_R], tl.float32)
     factor = scale * LOG2E
     stop, whole = key_limits(start_q, q_len, k_len, length, BLOCK_Q, BLOCK_K, CAUSAL)
@@ -117,11 +116,11 @@ def query_kernel(
         for start_k in range(begin, end, BLOCK_K):
             start_k = tl.multiple_of(start_k, BLOCK_K)
             offs_k = start_k + tl.arange(0, BLOCK_K)
-            k_tile = load_columns(k_ptr, offs_k, offs_d, k_len, k_stride, WIDTH, WHOLE, checked == 1)
-            v_tile = load_columns(v_ptr, offs_k, offs_v, k_len, v_stride, V_WIDTH, WHOLE, checked == 1)
+            k_tile = load_columns(k_ptr, offs_k, offs_d, k_len, k_stride, checked == 1)
+            v_tile = load_columns(v_ptr, offs_k, offs_v, k_len, v_stride, checked == 1)
             right_tile = k_tile
             if LOW_RANK:
-                right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, RANK, RANK, WHOLE_R, checked == 1)
+                right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, BLOCK_R, checked == 1)
             s = score_tile(
                 q_tile, k_tile, left_tile, right_tile, toe_ptr, toe_width, toe_shift,
                 rows_ptr, rows_count, rows_shift, reach, start_q, start_k, offs_q, offs_k, q_len, factor,
@@ -165,11 +164,11 @@ def query_kernel(
         row_ptrs = drows_ptr + offs_q.to(tl.int64) * rows_count
         tl.store(row_ptrs, far_left.to(drows_ptr.dtype.element_ty), mask=offs_q < q_len)
         tl.store(row_ptrs + 2 * reach, far_right.to(drows_ptr.dtype.element_ty), mask=offs_q < q_len)
-    dq_ptrs = dq_ptr + ((b * q_len + offs_q) * heads + h)[:, None] * WIDTH + offs_d[None, :]  # (B, Lq, H, D)
-    tl.store(dq_ptrs, (dq * scale).to(dq_ptr.dtype.element_ty), mask=rows & (offs_d[None, :] < WIDTH))
+    dq_ptrs = dq_ptr + ((b * q_len + offs_q) * heads + h)[:, None] * BLOCK_D + offs_d[None, :]  # (B, Lq, H, D)
+    tl.store(dq_ptrs, (dq * scale).to(dq_ptr.dtype.element_ty), mask=rows)
     if LOW_RANK:
-        dleft_ptrs = dleft_ptr + pair * q_len * RANK + offs_q.to(tl.int64)[:, None] * RANK + offs_r[None, :]
-        tl.store(dleft_ptrs, dleft.to(dleft_ptr.dtype.element_ty), mask=rows & (offs_r[None, :] < RANK))
+        dleft_ptrs = dleft_ptr + (pair * q_len + offs_q)[:, None] * BLOCK_R + offs_r[None, :]
+        tl.store(dleft_ptrs, dleft.to(dleft_ptr.dtype.element_ty), mask=rows)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -185,9 +184,8 @@ def key_kernel(
     scale, dropout, noise_ptr, heads, groups, q_len, k_len,
     TOEPLITZ: tl.constexpr, LOW_RANK: tl.constexpr, RELATIVE: tl.constexpr, WEIGHTS: tl.constexpr,
     CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, DOCUMENTS: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr,
-    WHOLE: tl.constexpr, WHOLE_R: tl.constexpr, PRECISION: tl.constexpr, EDGES: tl.constexpr,
+    PRECISION: tl.constexpr, EDGES: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_R: tl.constexpr,
-    WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, RANK: tl.constexpr,
 ):  # fmt: skip
     """Gradients of k, v and the right factor, per query head: a program owns a block of keys, tiles are transposed."""
     blocks_k = tl.cdiv(k_len, BLOCK_K)
@@ -215,15 +213,15 @@ def key_kernel(
 
     offs_k = start_k + tl.arange(0, BLOCK_K)
     offs_d, offs_v, offs_r = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_R)
-    k_tile = load_rows(k_ptr, offs_k, offs_d, k_len, k_stride, WIDTH, WHOLE, True)
-    v_tile = load_rows(v_ptr, offs_k, offs_v, k_len, v_stride, V_WIDTH, WHOLE, True)
+    k_tile = load_rows(k_ptr, offs_k, offs_d, k_len, k_stride, True)
+    v_tile = load_rows(v_ptr, offs_k, offs_v, k_len, v_stride, True)
     dk = tl.zeros([BLOCK_K, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_K, BLOCK_V], tl.float32)
     if DROPOUT:
         k_noise = load_noise(noise_ptr, pair, q_len, k_len, False, offs_k)
     right_tile = k_tile
     if LOW_RANK:
-        right_tile = load_rows(right_ptr, offs_k, offs_r, k_len, RANK, RANK, WHOLE_R, True)
+        right_tile = load_rows(right_ptr, offs_k, offs_r, k_len, BLOCK_R, True)
         dright = tl.zeros([BLOCK_K, BLOCK_R], tl.float32)
     factor = scale * LOG2E
     first = 0
@@ -251,8 +249,8 @@ def key_kernel(
         for start_q in range(begin, end, BLOCK_Q):
             start_q = tl.multiple_of(start_q, BLOCK_Q)
             offs_q = start_q + tl.arange(0, BLOCK_Q)
-            q_tile = load_columns(q_ptr, offs_q, offs_d, q_len, q_stride, WIDTH, WHOLE, part != 0)
-            grad_tile = load_rows(grad_ptr, offs_q, offs_v, q_len, grad_stride, V_WIDTH, WHOLE, part != 0)
+            q_tile = load_columns(q_ptr, offs_q, offs_d, q_len, q_stride, part != 0)
+            grad_tile = load_rows(grad_ptr, offs_q, offs_v, q_len, grad_stride, part != 0)
             if part == 0:
                 lse, delta = tl.load(lse_ptr + offs_q), tl.load(delta_ptr + offs_q)
             else:
@@ -260,7 +258,7 @@ def key_kernel(
                 delta = tl.load(delta_ptr + offs_q, mask=offs_q < q_len, other=0.0)
             left_tile = q_tile
             if LOW_RANK:
-                left_tile = load_columns(left_ptr, offs_q, offs_r, q_len, RANK, RANK, WHOLE_R, part != 0)
+                left_tile = load_columns(left_ptr, offs_q, offs_r, q_len, BLOCK_R, part != 0)
             s = score_tile(  # (BLOCK_K, BLOCK_Q)
                 k_tile, q_tile, right_tile, left_tile, toe_ptr, toe_width, toe_shift,
                 rows_ptr, rows_count, rows_shift, reach, start_q, start_k, offs_q, offs_k, q_len, factor,
@@ -292,10 +290,10 @@ def key_kernel(
                 dright = tl.dot(ds.to(left_tile.dtype), tl.trans(left_tile), dright, input_precision=PRECISION)
     rows = offs_k[:, None] < k_len
     at = ((b * k_len + offs_k) * heads + h)[:, None]  # (B, Lk, H, D)
-    dk_ptrs = dk_ptr + at * WIDTH + offs_d[None, :]
-    tl.store(dk_ptrs, (dk * scale).to(dk_ptr.dtype.element_ty), mask=rows & (offs_d[None, :] < WIDTH))
-    dv_ptrs = dv_ptr + at * V_WIDTH + offs_v[None, :]
-    tl.store(dv_ptrs, dv.to(dv_ptr.dtype.element_ty), mask=rows & (offs_v[None, :] < V_WIDTH))
+    dk_ptrs = dk_ptr + at * BLOCK_D + offs_d[None, :]
+    tl.store(dk_ptrs, (dk * scale).to(dk_ptr.dtype.element_ty), mask=rows)
+    dv_ptrs = dv_ptr + at * BLOCK_V + offs_v[None, :]
+    tl.store(dv_ptrs, dv.to(dv_ptr.dtype.element_ty), mask=rows)
     if LOW_RANK:
-        dright_ptrs = dright_ptr + (pair * k_len + offs_k)[:, None] * RANK + offs_r[None, :]
-        tl.store(dright_ptrs, dright.to(dright_ptr.dtype.element_ty), mask=rows & (offs_r[None, :] < RANK))
+        dright_ptrs = dright_ptr + (pair * k_len + offs_k)[:, None] * BLOCK_R + offs_r[None, :]
+        tl.store(dright_ptrs, dright.to(dright_ptr.dtype.element_ty), mask=rows)

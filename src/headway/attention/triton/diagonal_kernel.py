@@ -31,10 +31,9 @@ def diagonal_kernel(
     scale, dropout, noise_ptr, heads, groups, q_len, k_len, batch, together, chunks,
     LOW_RANK: tl.constexpr, RELATIVE: tl.constexpr, WEIGHTS: tl.constexpr,
     CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, DOCUMENTS: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr,
-    WHOLE: tl.constexpr, WHOLE_R: tl.constexpr, PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr,
     EDGES: tl.constexpr,  # whether some tile needs a check
     BLOCK: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_R: tl.constexpr,
-    WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, RANK: tl.constexpr,
 ):  # fmt: skip
     """Gradient of a Toeplitz bias: a program owns a diagonal of square tiles and adds them up over the batch.
 
@@ -80,21 +79,21 @@ def diagonal_kernel(
             k_low, k_high = least_and_greatest(k_docs_ptr + b * k_docs_stride, offs_k, k_len)
             meets = (q_low <= k_high) & (k_low <= q_high)
         if meets:
-            k_tile = load_columns(k_of, offs_k, offs_d, k_len, k_stride, WIDTH, WHOLE, EDGES)
-            v_tile = load_columns(v_of, offs_k, offs_v, k_len, v_stride, V_WIDTH, WHOLE, EDGES)
+            k_tile = load_columns(k_of, offs_k, offs_d, k_len, k_stride, EDGES)
+            v_tile = load_columns(v_of, offs_k, offs_v, k_len, v_stride, EDGES)
             for half in tl.static_range(2):
                 start_q = tile_q + half * HALF
                 offs_q = start_q + half_rows
-                q_tile = load_rows(q_of, offs_q, offs_d, q_len, q_stride, WIDTH, WHOLE, EDGES)
-                grad_tile = load_rows(grad_of, offs_q, offs_v, q_len, grad_stride, V_WIDTH, WHOLE, EDGES)
+                q_tile = load_rows(q_of, offs_q, offs_d, q_len, q_stride, EDGES)
+                grad_tile = load_rows(grad_of, offs_q, offs_v, q_len, grad_stride, EDGES)
                 lse = tl.load(lse_ptr + pair * q_len + offs_q, mask=offs_q < q_len, other=float("inf"))
                 delta = tl.load(delta_ptr + pair * q_len + offs_q, mask=offs_q < q_len, other=0.0)
                 left_tile, right_tile = q_tile, k_tile
                 if LOW_RANK:
                     left = left_ptr + b * left_stride_b + h * left_stride_h
                     right = right_ptr + b * right_stride_b + h * right_stride_h
-                    left_tile = load_rows(left, offs_q, offs_r, q_len, RANK, RANK, WHOLE_R, EDGES)
-                    right_tile = load_columns(right, offs_k, offs_r, k_len, RANK, RANK, WHOLE_R, EDGES)
+                    left_tile = load_rows(left, offs_q, offs_r, q_len, BLOCK_R, EDGES)
+                    right_tile = load_columns(right, offs_k, offs_r, k_len, BLOCK_R, EDGES)
                 rows_at = h * rows_stride_h + b * q_len * rows_count
                 s = score_tile(
                     q_tile, k_tile, left_tile, right_tile, toe_ptr, toe_width, toe_shift,

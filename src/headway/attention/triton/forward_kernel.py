@@ -35,9 +35,8 @@ def forward_kernel(
     scale, dropout, noise_ptr, heads, groups, q_len, k_len,
     TOEPLITZ: tl.constexpr, LOW_RANK: tl.constexpr, RELATIVE: tl.constexpr, WEIGHTS: tl.constexpr,
     CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, DOCUMENTS: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr,
-    WHOLE: tl.constexpr, WHOLE_R: tl.constexpr, PRECISION: tl.constexpr, REST: tl.constexpr, EDGES: tl.constexpr,
+    PRECISION: tl.constexpr, REST: tl.constexpr, EDGES: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_R: tl.constexpr,
-    WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, RANK: tl.constexpr,
 ):  # fmt: skip
     blocks_q = tl.cdiv(q_len, BLOCK_Q)
     start_q = (tl.program_id(0) % blocks_q) * BLOCK_Q
@@ -62,10 +61,10 @@ def forward_kernel(
 
     offs_q = start_q + tl.arange(0, BLOCK_Q)
     offs_d, offs_v, offs_r = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_R)
-    q_tile = load_rows(q_ptr, offs_q, offs_d, q_len, q_stride, WIDTH, WHOLE, True)
+    q_tile = load_rows(q_ptr, offs_q, offs_d, q_len, q_stride, True)
     left_tile = q_tile
     if LOW_RANK:
-        left_tile = load_rows(left_ptr, offs_q, offs_r, q_len, RANK, RANK, WHOLE_R, True)
+        left_tile = load_rows(left_ptr, offs_q, offs_r, q_len, BLOCK_R, True)
     if DROPOUT:
         q_noise = load_noise(noise_ptr, pair, q_len, k_len, True, offs_q)
     factor = scale * LOG2E
@@ -88,10 +87,10 @@ def forward_kernel(
         for start_k in range(begin, end, BLOCK_K):
             start_k = tl.multiple_of(start_k, BLOCK_K)
             offs_k = start_k + tl.arange(0, BLOCK_K)
-            k_tile = load_columns(k_ptr, offs_k, offs_d, k_len, k_stride, WIDTH, WHOLE, checked == 1)
+            k_tile = load_columns(k_ptr, offs_k, offs_d, k_len, k_stride, checked == 1)
             right_tile = k_tile
             if LOW_RANK:
-                right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, RANK, RANK, WHOLE_R, checked == 1)
+                right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, BLOCK_R, checked == 1)
             s = score_tile(
                 q_tile, k_tile, left_tile, right_tile, toe_ptr, toe_width, toe_shift,
                 rows_ptr, rows_count, rows_shift, reach, start_q, start_k, offs_q, offs_k, q_len, factor,
@@ -116,7 +115,7 @@ def forward_kernel(
                     p, start_q, start_k, offs_q[:, None], offs_k[None, :], rows_shift, reach, BLOCK_Q, BLOCK_K
                 )
                 far_left, far_right = far_left * shrink + to_left, far_right * shrink + to_right
-            v_tile = load_rows(v_ptr, offs_k, offs_v, k_len, v_stride, V_WIDTH, WHOLE, checked == 1)
+            v_tile = load_rows(v_ptr, offs_k, offs_v, k_len, v_stride, checked == 1)
             acc = acc * shrink[:, None]
             rounded = p.to(v_tile.dtype)
             acc = tl.dot(rounded, v_tile, acc, input_precision=PRECISION)
@@ -128,8 +127,8 @@ def forward_kernel(
     total = tl.where(seen, total, 1.0)
     acc = acc / total[:, None]
     lse = tl.where(seen, top + tl.log2(total), float("inf"))
-    out_at = ((b * q_len + offs_q) * heads + h)[:, None] * V_WIDTH + offs_v[None, :]  # (B, Lq, H, Dv)
-    in_out = (offs_q[:, None] < q_len) & (offs_v[None, :] < V_WIDTH)
+    out_at = ((b * q_len + offs_q) * heads + h)[:, None] * BLOCK_V + offs_v[None, :]  # (B, Lq, H, Dv)
+    in_out = offs_q[:, None] < q_len
     stored = acc.to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + out_at, stored, mask=in_out)
     if REST:
@@ -144,10 +143,10 @@ def forward_kernel(
         first = tl.maximum(start_q + rows_shift - reach + 1, begin_k) // BLOCK_K * BLOCK_K
         for start_k in range(first, tl.minimum(stop, start_q + BLOCK_Q + rows_shift + reach), BLOCK_K):
             offs_k = start_k + tl.arange(0, BLOCK_K)
-            k_tile = load_columns(k_ptr, offs_k, offs_d, k_len, k_stride, WIDTH, WHOLE, True)
+            k_tile = load_columns(k_ptr, offs_k, offs_d, k_len, k_stride, True)
             right_tile = k_tile
             if LOW_RANK:
-                right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, RANK, RANK, WHOLE_R, True)
+                right_tile = load_columns(right_ptr, offs_k, offs_r, k_len, BLOCK_R, True)
             s = score_tile(
                 q_tile, k_tile, left_tile, right_tile, toe_ptr, toe_width, toe_shift,
                 rows_ptr, rows_count, rows_shift, reach, start_q, start_k, offs_q, offs_k, q_len, factor,

@@ -47,19 +47,13 @@ def is_tile(q: Tensor, k: Tensor) -> bool:
 
 
 def takes(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether tensors are such that Hopper kernels read them: half precision, width 64, aligned rows."""
-    aligned = all(number % 8 == 0 for t in (q, k, v) for number in t.stride()[:3])
-    return aligned and v.shape[3] == TILE and takes_kind(q.dtype, q.shape[3], q.device)
+    """Whether tensors are such that Hopper kernels read them: half precision, width 64."""
+    return v.shape[3] == TILE and takes_kind(q.dtype, q.shape[3], q.device)
 
 
 def takes_kind(dtype: torch.dtype, width: int, device: torch.device) -> bool:
     half = dtype in (torch.float16, torch.bfloat16)
     return half and width == TILE and device.type == "cuda" and _here(device.index)
-
-
-def aligned(*tensors: Tensor) -> list[Tensor]:
-    """The same tensors, copied where their first number is not at a multiple of 16 bytes."""
-    return [t if t.data_ptr() % 16 == 0 else t.clone(memory_format=torch.contiguous_format) for t in tensors]
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -97,7 +91,7 @@ class Hopper:
         batch, heads = call.q.shape[:2]
         self.ids = [ids[0].expand(batch, heads, -1).contiguous(), *ids[1:]] if segments else [None, None, None]
         self.id_steps = [0 if t is None or t.shape[0] == 1 else t.stride(0) for t in self.ids[1:]]
-        self.q, self.k, self.v = aligned(call.q, call.k, call.v)
+        self.q, self.k, self.v = call.q, call.k, call.v
         self.first, self.last = whole_blocks(call.q.shape[2]), whole_blocks(call.k.shape[2])
         self.causal = int(call.mask_flags["CAUSAL"])
         self.kind = "nothing"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 NOISE_BLOCK = 128
@@ -42,8 +43,30 @@ def summed_groups(t: Tensor, groups: int) -> Tensor:
 
 
 def strides(*tensors: Tensor) -> list[int]:
-    """Of batch, head and row."""
-    return [stride for t in tensors for stride in t.stride()[:3]]
+    """Strides of batch, head and row; 0 for an axis of one, on which no step is taken."""
+    return [t.stride(axis) if t.shape[axis] > 1 else 0 for t in tensors for axis in range(3)]
+
+
+def whole_width(width: int) -> int:
+    """The width of the tile that holds so many columns: a power of two, at least 16."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def padded(t: Tensor) -> Tensor:
+    """Append columns of zeros up to a whole tile."""
+    more = whole_width(t.shape[-1]) - t.shape[-1]
+    return F.pad(t, (0, more)) if more else t
+
+
+def aligned(t: Tensor) -> Tensor:
+    """Copy a (B, H, L, D) tensor unless it begins at 16 bytes and its strides are multiples of 16 numbers.
+
+    Triton compiles asynchronous loads for such tensors, each into shared memory of its own. Without them the tiles of
+    one loop take turns in the same memory, and ptxas 12.8, which comes with Triton 3.6, then gives products of tiles
+    with different layouts the wrong address (Checked: tests/unit/attention/test_tile_loads.py).
+    """
+    is_aligned = t.stride(3) == 1 and t.data_ptr() % 16 == 0 and all(stride % 16 == 0 for stride in strides(t))
+    return t if is_aligned else t.clone(memory_format=torch.contiguous_format)
 
 
 def by_eight(count: int) -> int:

@@ -13,12 +13,14 @@ from torch import Tensor
 from headway.attention.triton import backward_kernels, diagonal_kernel, forward_kernel, hopper, short
 from headway.attention.triton.arguments import Call
 from headway.attention.triton.layout import (
+    aligned,
     by_eight,
     for_gradients,
     gradients_like,
     rows_first,
     strides,
     summed_groups,
+    whole_width,
 )
 from headway.attention.triton.tables import Parts, balanced, of_parts, summed
 
@@ -55,6 +57,7 @@ def fused(
     backward_tables: list[Tensor],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # output, log2 of denominators (B, H, Lq), weights of offsets, rest
     call = Call(q, k, v, left, right, mask, causal, lengths, q_documents, k_documents, scale, dropout, noise)
+    q, k, v = call.q, call.k, call.v
     if by == "one tile":
         return *short.forward(call, tables), q.new_empty(0), q.new_empty(0)
     out = rows_first(q, q.shape[2], v.shape[3])
@@ -112,8 +115,7 @@ def fused_backward(
     Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
 ]:  # of q, k, v, values, left, right, matrix, segments, rows
     call = Call(q, k, v, left, right, mask, causal, lengths, q_documents, k_documents, scale, dropout, noise)
-    aligned = grad.stride(3) == 1 and all(number % 8 == 0 for number in grad.stride()[:3])
-    grad = grad if aligned and grad.data_ptr() % 16 == 0 else grad.contiguous()
+    q, k, v, grad = call.q, call.k, call.v, aligned(grad)
     weights = of_offsets.numel() > 0
     parts = Parts(values, left, right, matrix)
     wanted = Parts(*(part if of else None for part, of in zip(parts, _each(learned), strict=True)))
@@ -132,7 +134,7 @@ def fused_backward(
     delta = torch.empty_like(lse)
     backward_kernels.delta_kernel[(triton.cdiv(q_len, 64) * pairs,)](
         out, rest, grad, delta, *strides(grad), heads, q_len,
-        REST=rest.numel() > 0, V_WIDTH=v_width, BLOCK=64, BLOCK_V=call.width_flags["BLOCK_V"],
+        REST=rest.numel() > 0, BLOCK=64, BLOCK_V=v_width,
     )  # fmt: skip
     if by == "hopper":
         fast = hopper.Hopper(call, tables, segments is not None, learned[0])
@@ -147,8 +149,8 @@ def fused_backward(
     if weights:
         to_weights = torch.zeros_like(of_offsets) if grad_weights is None else grad_weights.contiguous()
         delta += (to_weights.float() * of_offsets.float()).sum(-1).transpose(0, 1)
-    dleft = q.new_empty(batch, heads, q_len, call.rank, dtype=torch.float32)
-    dright = q.new_empty(batch, heads, k_len, call.rank, dtype=torch.float32)
+    columns = whole_width(call.rank) if call.rank > 0 else 0
+    dleft, dright = (q.new_empty(batch, heads, rows, columns, dtype=torch.float32) for rows in (q_len, k_len))
     drows = call.nothing if rows is None else torch.zeros_like(rows, memory_format=torch.contiguous_format)
     before = (q, k, v, grad, to_weights, lse, delta)
     bias, flags = call.bias(rows, reach, shift), call.flags(values, rows, weights)
@@ -168,7 +170,7 @@ def fused_backward(
     dvalues = None
     if values is not None and learned[0]:
         dvalues = _toeplitz_grad(call, values, before, bias, flags)
-    of_bias = Parts(dvalues, dleft, dright)
+    of_bias = Parts(dvalues, dleft[..., : call.rank], dright[..., : call.rank])
     return _shaped(call, grads, of_bias, wanted, drows=None if rows is None else drows)
 
 

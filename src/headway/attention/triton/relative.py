@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headway.attention.triton import cuda, hopper
 from headway.attention.triton.hopper import TILE_BYTES
-from headway.attention.triton.layout import for_gradients, gradients_like, rows_first, strides, summed_groups
+from headway.attention.triton.layout import aligned, for_gradients, gradients_like, rows_first, strides, summed_groups
 from headway.attention.triton.op import no_second
 from headway.attention.triton.tables import BLOCK, TILE
 
@@ -63,7 +63,7 @@ def fused_relative(
 ) -> tuple[Tensor, Tensor, Tensor]:  # output, log2 of denominators (B, H, Lq), weights of places (B, H, Lq, places)
     out = rows_first(q, q.shape[2], v.shape[3])
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
-    q, k, v = hopper.aligned(q, k, v)
+    q, k, v = (aligned(t) for t in (q, k, v))
     call = _Call(q, k, key_places, value_places, reach, begin, causal, lengths, scale, dropout, noise)
     of_places = _of_places(q, reach, learned)
     stages = 3 if reach > 16 else 4
@@ -103,9 +103,7 @@ def fused_relative_backward(
     noise: Tensor | None,
     packed: bool,  # whether the gradient of qkv is wanted, in place of that of q
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # of q, k, v and the given tables (1 or 2, H, 2 * reach + 1, 64)
-    aligned = grad.stride(3) == 1 and all(stride % 8 == 0 for stride in grad.stride()[:3])
-    grad = grad if aligned and grad.data_ptr() % 16 == 0 else grad.contiguous()
-    q, k, v = hopper.aligned(q, k, v)
+    grad, q, k, v = (aligned(t) for t in (grad, q, k, v))
     call = _Call(q, k, key_places, value_places, reach, begin, causal, lengths, scale, dropout, noise)
     batch, heads, q_len, _ = q.shape
     k_len = k.shape[2]

@@ -19,10 +19,9 @@ def short_forward_kernel(
     mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q,
     scale, dropout, noise_ptr, heads, groups, q_len, k_len, batch, chunks,
     BIAS: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, DOCUMENTS: tl.constexpr, MASK: tl.constexpr,
-    DROPOUT: tl.constexpr, WHOLE: tl.constexpr, PRECISION: tl.constexpr,
+    DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
     EDGES: tl.constexpr,  # whether some pair of the tile may not attend
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
-    WIDTH: tl.constexpr, V_WIDTH: tl.constexpr,
 ):  # fmt: skip
     h, chunk = tl.program_id(0) % heads, tl.program_id(0) // heads
     blocks_q = tl.cdiv(q_len, BLOCK_Q)
@@ -43,9 +42,9 @@ def short_forward_kernel(
             k_ptr + b * k_stride_b + h // groups * k_stride_h,
             v_ptr + b * v_stride_b + h // groups * v_stride_h,
         )
-        q_tile = load_rows(q_of, offs_q, offs_d, q_len, q_stride, WIDTH, WHOLE, EDGES)
-        k_tile = load_columns(k_of, offs_k, offs_d, k_len, k_stride, WIDTH, WHOLE, EDGES)
-        v_tile = load_rows(v_of, offs_k, offs_v, k_len, v_stride, V_WIDTH, WHOLE, EDGES)
+        q_tile = load_rows(q_of, offs_q, offs_d, q_len, q_stride, EDGES)
+        k_tile = load_columns(k_of, offs_k, offs_d, k_len, k_stride, EDGES)
+        v_tile = load_rows(v_of, offs_k, offs_v, k_len, v_stride, EDGES)
         s = tl.dot(q_tile, k_tile, input_precision=PRECISION) * factor
         if BIAS:
             s += bias
@@ -71,9 +70,8 @@ def short_forward_kernel(
             k_noise = load_noise(noise_ptr, pair, q_len, k_len, False, offs_k)
             p *= kept(q_noise[:, None], k_noise[None, :], dropout)
         acc = tl.dot(p.to(v_tile.dtype), v_tile, input_precision=PRECISION) / safe[:, None]
-        out_ptrs = out_ptr + ((b * q_len + offs_q) * heads + h)[:, None] * V_WIDTH + offs_v[None, :]
-        in_out = (offs_q[:, None] < q_len) & (offs_v[None, :] < V_WIDTH)
-        tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=in_out)
+        out_ptrs = out_ptr + ((b * q_len + offs_q) * heads + h)[:, None] * BLOCK_V + offs_v[None, :]
+        tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=offs_q[:, None] < q_len)
         lse = tl.where(seen, top + tl.log2(safe), float("inf"))
         tl.store(lse_ptr + pair * q_len + offs_q, lse, mask=offs_q < q_len)
 
@@ -87,9 +85,8 @@ def short_backward_kernel(
     mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q,
     scale, dropout, noise_ptr, heads, groups, q_len, k_len, batch, chunks,
     BIAS: tl.constexpr, LEARNED: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, DOCUMENTS: tl.constexpr,
-    MASK: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr, PRECISION: tl.constexpr, EDGES: tl.constexpr,
+    MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, EDGES: tl.constexpr,
     HALVES: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
-    WIDTH: tl.constexpr, V_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """All gradients; tiles are transposed, (BLOCK_K, HALF), so that no product's result is transposed.
 
@@ -116,15 +113,15 @@ def short_backward_kernel(
         length = k_len
         if LENGTHS:
             length = tl.load(lengths_ptr + b).to(tl.int32)
-        k_tile = load_rows(k_of, offs_k, offs_d, k_len, k_stride, WIDTH, WHOLE, EDGES)
-        v_tile = load_rows(v_of, offs_k, offs_v, k_len, v_stride, V_WIDTH, WHOLE, EDGES)
+        k_tile = load_rows(k_of, offs_k, offs_d, k_len, k_stride, EDGES)
+        v_tile = load_rows(v_of, offs_k, offs_v, k_len, v_stride, EDGES)
         dk = tl.zeros([BLOCK_K, BLOCK_D], tl.float32)
         dv = tl.zeros([BLOCK_K, BLOCK_V], tl.float32)
         for half in tl.static_range(HALVES):
             offs_q = half * HALF + half_columns
             inside = (offs_q[None, :] < q_len) & in_k
-            q_tile = load_columns(q_of, offs_q, offs_d, q_len, q_stride, WIDTH, WHOLE, EDGES)
-            grad_tile = load_rows(grad_of, offs_q, offs_v, q_len, grad_stride, V_WIDTH, WHOLE, EDGES)
+            q_tile = load_columns(q_of, offs_q, offs_d, q_len, q_stride, EDGES)
+            grad_tile = load_rows(grad_of, offs_q, offs_v, q_len, grad_stride, EDGES)
             lse = tl.load(lse_ptr + pair * q_len + offs_q, mask=offs_q < q_len, other=float("inf"))
             s = tl.dot(k_tile, q_tile, input_precision=PRECISION) * factor
             if BIAS:  # (Lk, Lq)
@@ -155,14 +152,13 @@ def short_backward_kernel(
             rounded = ds.to(q_tile.dtype)
             dk = tl.dot(rounded, tl.trans(q_tile), dk, input_precision=PRECISION)
             dq = tl.dot(tl.trans(k_tile), rounded, input_precision=PRECISION) * scale  # (BLOCK_D, HALF)
-            dq_ptrs = dq_ptr + ((b * q_len + offs_q) * heads + h)[None, :] * WIDTH + offs_d[:, None]
-            in_q = (offs_q[None, :] < q_len) & (offs_d[:, None] < WIDTH)
-            tl.store(dq_ptrs, dq.to(dq_ptr.dtype.element_ty), mask=in_q)
+            dq_ptrs = dq_ptr + ((b * q_len + offs_q) * heads + h)[None, :] * BLOCK_D + offs_d[:, None]
+            tl.store(dq_ptrs, dq.to(dq_ptr.dtype.element_ty), mask=offs_q[None, :] < q_len)
         at = ((b * k_len + offs_k) * heads + h)[:, None]
-        dv_ptrs = dv_ptr + at * V_WIDTH + offs_v[None, :]
-        tl.store(dv_ptrs, dv.to(dv_ptr.dtype.element_ty), mask=in_k & (offs_v[None, :] < V_WIDTH))
-        dk_ptrs = dk_ptr + at * WIDTH + offs_d[None, :]
-        tl.store(dk_ptrs, (dk * scale).to(dk_ptr.dtype.element_ty), mask=in_k & (offs_d[None, :] < WIDTH))
+        dv_ptrs = dv_ptr + at * BLOCK_V + offs_v[None, :]
+        tl.store(dv_ptrs, dv.to(dv_ptr.dtype.element_ty), mask=in_k)
+        dk_ptrs = dk_ptr + at * BLOCK_D + offs_d[None, :]
+        tl.store(dk_ptrs, (dk * scale).to(dk_ptr.dtype.element_ty), mask=in_k)
     if LEARNED:
         for half in tl.static_range(HALVES):
             offs_q = half * HALF + half_columns

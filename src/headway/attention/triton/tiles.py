@@ -18,33 +18,24 @@ SKEW = tl.constexpr(8)  # rows of a skewed table: 8 fp16 values are 16 bytes, so
 
 
 @triton.jit
-def load_rows(ptr, offs, offs_d, length, stride, WIDTH: tl.constexpr, WHOLE: tl.constexpr, CHECK: tl.constexpr):
-    """Rows offs of a (length, WIDTH) matrix with rows `stride` apart, zero outside.
-
-    WHOLE: the columns need no check; CHECK: the rows do.
-    """
+def load_rows(ptr, offs, offs_d, length, stride, CHECK: tl.constexpr):
+    """Rows `offs` of a matrix with `length` rows that are `stride` apart; zero beyond, where CHECK."""
     ptrs = ptr + offs[:, None] * stride + offs_d[None, :]
-    if WHOLE:
-        if CHECK:
-            tile = tl.load(ptrs, mask=offs[:, None] < length, other=0.0)
-        else:
-            tile = tl.load(ptrs)
+    if CHECK:
+        tile = tl.load(ptrs, mask=offs[:, None] < length, other=0.0)
     else:
-        tile = tl.load(ptrs, mask=(offs[:, None] < length) & (offs_d[None, :] < WIDTH), other=0.0)
+        tile = tl.load(ptrs)
     return tile
 
 
 @triton.jit
-def load_columns(ptr, offs, offs_d, length, stride, WIDTH: tl.constexpr, WHOLE: tl.constexpr, CHECK: tl.constexpr):
-    """The same transposed, (WIDTH, rows)."""
+def load_columns(ptr, offs, offs_d, length, stride, CHECK: tl.constexpr):
+    """The same transposed, one row of the matrix a column."""
     ptrs = ptr + offs[None, :] * stride + offs_d[:, None]
-    if WHOLE:
-        if CHECK:
-            tile = tl.load(ptrs, mask=offs[None, :] < length, other=0.0)
-        else:
-            tile = tl.load(ptrs)
+    if CHECK:
+        tile = tl.load(ptrs, mask=offs[None, :] < length, other=0.0)
     else:
-        tile = tl.load(ptrs, mask=(offs[None, :] < length) & (offs_d[:, None] < WIDTH), other=0.0)
+        tile = tl.load(ptrs)
     return tile
 
 
