@@ -650,7 +650,9 @@ def _looser(
 
 def _rounding(spec: Spec, inputs: Inputs, dtype: torch.dtype) -> dict[str, Tensor]:
     """The error that rounding may leave in the output and in gradients, however small they are."""
-    widest = inputs.qkv[2].norm(dim=-1).max()
+    tables = inputs.parameters[inputs.first_value :]  # of value biases
+    of_v, *of_tables = (t.norm(dim=-1).max() for t in (inputs.qkv[2], *tables))
+    widest = of_v + sum(of_tables)
     rows = spec["batch"] * spec["heads"] * spec["q_len"]
     of_output = torch.finfo(torch.float32).eps * math.sqrt(rows) * widest
     if spec["grads"] == "none":
@@ -661,10 +663,10 @@ def _rounding(spec: Spec, inputs: Inputs, dtype: torch.dtype) -> dict[str, Tenso
         oracle.rounding_of_sums(dtype, of_rows, inputs.make, inputs.parameters, inputs.qkv, inputs.upstream, **options)
         for of_rows in (False, relative)
     )
-    # What the gradient of a score is multiplied with may be larger than one.
+    # What the gradient of a score is multiplied with may be larger than one, and what it is a product of than v alone.
     scale = spec["width"] ** -0.5 if spec["scale"] is None else abs(spec["scale"])
     factors = [t.norm(dim=-1).max() for t, n in zip(inputs.parameters, inputs.names, strict=True) if "low rank" in n]
-    largest = max([1.0, scale * spec["width"] ** 0.5, *map(float, factors)]) / (1 - spec["dropout"])
+    largest = max([1.0, scale * spec["width"] ** 0.5, *map(float, factors)]) / (1 - spec["dropout"]) * (widest / of_v)
     # Gradients of relative scores are rounded on their way to q and to the tables, and nowhere else.
     return {"output": of_output, "gradient": plain * largest, "gradient of relative": rounded * largest}
 
