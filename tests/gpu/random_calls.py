@@ -524,8 +524,8 @@ class Verdict:
 
 
 def promises_same_bits(told: Any) -> bool:
-    """Whether the chosen backend gives the same bits twice."""
-    return bool(getattr(told, "repeats", told.backend in ("triton", "native", "matrix", "blockwise")))
+    """Whether two runs of the explained call give the same bits; older versions of headway do not say so themselves."""
+    return getattr(told, "deterministic", told.backend in ("triton", "native", "matrix", "blockwise"))
 
 
 def judge(spec: Spec, device: str) -> Verdict:
