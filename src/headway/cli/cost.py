@@ -18,7 +18,8 @@ def cost(
         str | None,
         typer.Option(
             help="Rows, separated by commas: names of `headway list` with options, such as "
-            "diet-abs:rank=64:sharing=layer, or transformers, which is transformers' own BERT."
+            "diet-abs:rank=64:sharing=layer, or transformers, which is transformers' own BERT; transformers:mask=false "
+            "leaves out the attention mask that it makes when compiled."
         ),
     ] = None,
     model: Annotated[

@@ -19,7 +19,7 @@ from headway.cost.contestant import Contestant, enliven
 from headway.cost.flops import Flops, encoder_flops, head_flops
 from headway.cost.memory import Peak
 from headway.cost.parity import parity
-from headway.models import EncoderForMaskedLM, preset
+from headway.models import preset
 from headway.recording import Recordings, own_stream
 
 CHECKED = 2  # sequences that the gate looks at
@@ -68,6 +68,8 @@ class Bench:
             torch.cuda.set_device(index)
         self.peak = Peak(config.device)
         self.contestant = Contestant(case.row)
+        self.compiles = bool(config.compile) and self.contestant.compiles
+        self.replays = bool(config.graphs) and self.contestant.replays
         segments = self.contestant.segments(config.segments)
         built = self.contestant.build(case.model, length=case.length, dropout=config.dropout, segments=config.segments)
         self.model: Any = built.to(config.device)
@@ -97,12 +99,14 @@ class Bench:
             if mode not in self.config.modes:
                 continue
             step = self.step(mode)
-            with _compiled_parts(alone) if self.gpu and self.config.compile else nullcontext():
+            with self._first_step(alone):
                 step()
+                self._give_back()
             with alone:
                 self.peak.reset()
                 step()
                 self._wait()
+                self._give_back()
             self._count(mode, 2)
             peaks[mode] = self.peak.read()
         inference = (lambda: self.inference()[:CHECKED]) if "inference" in peaks else None
@@ -121,15 +125,15 @@ class Bench:
         return self.training if mode == "training" else self.inference
 
     def turn(self, mode: str, steps: int) -> Turn:
-        """So many steps, after one to three that are not timed: they find memory and caches again, and are recorded."""
+        """So many steps, after one or two that are not timed: they find memory and caches again, and are recorded."""
         with own_stream(torch.device(self.config.device)):
-            recordings = Recordings(on=bool(self.config.graphs), optimizer=self.optimizer)
+            recordings = Recordings(on=self.replays, optimizer=self.optimizer)
             step, last = self.step(mode), list[Tensor]()
 
             def work() -> None:
                 last[:] = [step()]
 
-            before = 3 if self.gpu else 1
+            before = 2 if self.gpu else 1
             for _ in range(before):
                 recordings(mode, work)
             self._wait()
@@ -183,14 +187,20 @@ class Bench:
             )
 
     def _fed(self, words: Words, segments: str) -> tuple[Feed, Feed]:
-        labels = words.at_all_places() if self.contestant.theirs else words.at_masked_places()
+        labels = words.at_masked_places() if self.contestant.at_masked_places else words.at_all_places()
         return words.seen(segments=segments == "per-head"), labels
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(torch.device(self.config.device).type, torch.bfloat16, enabled=bool(self.config.bf16))
 
+    def _first_step(self, alone: AbstractContextManager[Any]) -> AbstractContextManager[Any]:
+        """Where the first step of a mode runs: on a GPU alone, but for the compiler's work."""
+        if not self.gpu:
+            return nullcontext()
+        return _compiled_parts(alone) if self.compiles else alone
+
     def _compiled(self, module: nn.Module) -> Callable[..., Tensor]:
-        if not self.config.compile:
+        if not self.compiles:
             return module
         import torch._inductor.config as inductor
 
@@ -200,10 +210,10 @@ class Bench:
 
     def _flops(self) -> dict[str, Flops]:
         size = (self.words.input_ids.shape[0], self.case.length)
-        ours = isinstance(self.model, EncoderForMaskedLM)
-        config = self.model.config if ours else preset(self.case.model)  # BERT's arithmetic is that of "learned"
+        theirs, words = self.contestant.theirs, self.words
+        config = preset(self.case.model) if theirs else self.model.config  # BERT's arithmetic is that of "learned"
         encoder = encoder_flops(config, *size)
-        places = self.words.columns.numel() if ours else self.words.input_ids.numel()
+        places = (words.columns if self.contestant.at_masked_places else words.input_ids).numel()
         return {"inference": encoder, "training": encoder + head_flops(config, places)}
 
     def _wait(self) -> None:

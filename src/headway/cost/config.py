@@ -24,7 +24,7 @@ class CostConfig:
 
     Args:
         encodings: rows of the table, NAME[:OPTION=VALUE]..., such as "diet-abs:rank=64:sharing=layer"; "transformers"
-            is transformers' BertForMaskedLM. The baseline is added where it is missing.
+            is transformers' BertForMaskedLM, with options of `TheirSettings`. The baseline is added where missing.
         models: presets; bert-base on a GPU, tiny elsewhere.
         batch: sequences of a step; as many as have 32,768 tokens on a GPU, 1,024 elsewhere.
         bf16, compile: autocast to bfloat16, and torch.compile; on a GPU only, unless given.

@@ -9,41 +9,66 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import BertConfig, BertForMaskedLM, PreTrainedModel
+from transformers import PreTrainedModel
 
+from headway.cost.theirs import TheirSettings
 from headway.encodings import ENCODINGS
 from headway.models import EncoderForMaskedLM, preset
 
-TRANSFORMERS = "transformers"  # BertForMaskedLM with torch's attention, sdpa
+TRANSFORMERS = "transformers"  # BertForMaskedLM with torch's attention, sdpa; options as in `TheirSettings`
 
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
     """A row of the table, named by its text: NAME[:OPTION=VALUE]..., such as "diet-abs:rank=64:sharing=layer".
 
-    `sharing` and `segments` are the model's; every other option is the encoding's.
+    `sharing` and `segments` are the model's; every other option is the encoding's, or of `TheirSettings`.
     """
 
     text: str
 
     @property
     def theirs(self) -> bool:
-        return self.text == TRANSFORMERS
+        return self.encoding == TRANSFORMERS
 
     @property
     def encoding(self) -> str:
         return self.text.split(":")[0]
 
+    @property
+    def their_settings(self) -> TheirSettings:
+        """The settings of a row of transformers."""
+        return TheirSettings.of(self._options())
+
+    @property
+    def at_masked_places(self) -> bool:
+        """Whether scores of all words are computed at the masked places alone."""
+        return not self.theirs or self.their_settings.head == "masked"
+
+    @property
+    def compiles(self) -> bool:
+        """Whether torch.compile may be used, where the comparison uses it."""
+        return not self.theirs or self.their_settings.compile
+
+    @property
+    def replays(self) -> bool:
+        """Whether steps may be replayed as CUDA graphs, where the comparison does that."""
+        return not self.theirs or self.their_settings.graphs
+
     def choices(self) -> dict[str, Any]:
         """What the text says, as arguments of an EncoderConfig."""
-        choices: dict[str, Any] = {}
+        options = self._options()
+        choices: dict[str, Any] = {key: options.pop(key) for key in ("sharing", "segments") if key in options}
+        return {"encoding": self.encoding, **choices, "encoding_options": options}
+
+    def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {}
         for pair in self.text.split(":")[1:]:
             key, equals, value = pair.partition("=")
             if not key or not equals:
                 raise ValueError(f"encodings: expected NAME[:OPTION=VALUE]..., got {self.text!r}.")
-            (choices if key in ("sharing", "segments") else options)[key] = _value(value)
-        return {"encoding": self.encoding, **choices, "encoding_options": options}
+            options[key] = _value(value)
+        return options
 
     def segments(self, default: str) -> str:
         """Where this row's segments go."""
@@ -52,6 +77,7 @@ class Contestant:
     def check(self) -> None:
         """Raise where the name or an option is wrong."""
         if self.theirs:
+            _ = self.their_settings
             return
         if not all(name in ENCODINGS for name in self.encoding.split("+")):
             raise ValueError(
@@ -72,8 +98,7 @@ class Contestant:
             return EncoderForMaskedLM(preset(model, **{"segments": segments, **shared, **self.choices()}))
         for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
             shared[name] = getattr(sizes, name)
-        shared["attn_implementation"] = "sdpa"
-        return BertForMaskedLM(BertConfig(**shared))
+        return self.their_settings.build(shared)
 
 
 def plain(model: PreTrainedModel) -> PreTrainedModel:
@@ -83,6 +108,7 @@ def plain(model: PreTrainedModel) -> PreTrainedModel:
         twin.config.output_attentions = True  # the weights come from the plain formula
     else:
         twin.set_attn_implementation("eager")
+        assert twin.config._attn_implementation == "eager"  # transformers only warns where it cannot set it
     return twin
 
 

@@ -16,7 +16,7 @@ from headway.cost.table import CostTable, Measurement, Timing
 from headway.cost.turns import Lost, Player, players
 from headway.storage import environment
 
-TURN_SECONDS = {"cpu": 0.25, "cuda": 0.4}  # how long a turn should take at least
+TURN_SECONDS = {"cpu": 0.25, "cuda": 0.3}  # how long a turn should take at least
 MOST_STEPS = 200
 GRACE = 60.0  # seconds by which a turn may miss the deadline before its row is taken to hang
 

@@ -18,6 +18,11 @@ class Ratio:
 
 def ratio(seconds: Sequence[float], baseline: Sequence[float]) -> Ratio:
     """Of two rows that were timed in the same rounds."""
-    paired = sorted(own / other for own, other in zip(seconds, baseline, strict=True))
-    last = len(paired) - 1
-    return Ratio(median=statistics.median(paired), low=paired[int(0.2 * last)], high=paired[int(0.8 * last + 0.5)])
+    return spread([own / other for own, other in zip(seconds, baseline, strict=True)])
+
+
+def spread(values: Sequence[float]) -> Ratio:
+    """The median of values, and their 20 and 80 %."""
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    return Ratio(median=statistics.median(ordered), low=ordered[int(0.2 * last)], high=ordered[int(0.8 * last + 0.5)])

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from headway.cost.config import CostConfig
+from headway.cost.contestant import Contestant
+from headway.cost.peak import utilization
 from headway.cost.ratios import Ratio, ratio
 
 
@@ -70,6 +72,41 @@ class CostTable:
         other = next((row.timing(mode) for row in rows if row.row == wanted), None)
         own = measurement.timing(mode)
         return None if own is None or other is None else ratio(own.seconds, other.seconds)
+
+    def fastest_transformers(self, measurement: Measurement, mode: str, *, same_work: bool = False) -> str | None:
+        """The row of transformers' BERT that is fastest beside a measurement; None where there is none with times.
+
+        Args:
+            same_work: only rows whose head sees the masked places alone, as ours does; else only those that do all that
+                BertForMaskedLM does.
+        """
+        rows = self.groups()[measurement.model, measurement.length]
+        medians = {
+            row.row: timing.median
+            for row in rows
+            if (timing := row.timing(mode)) is not None
+            and (contestant := Contestant(row.row)).theirs
+            and contestant.at_masked_places is same_work
+        }
+        return min(medians, key=medians.__getitem__, default=None)
+
+    def times_transformers(self, measurement: Measurement, mode: str, *, same_work: bool = False) -> Ratio | None:
+        """A row's speed over that of transformers' fastest setting in the same rounds; see `fastest_transformers`."""
+        fastest = self.fastest_transformers(measurement, mode, same_work=same_work)
+        over = None if fastest is None else self.ratio(measurement, mode, fastest)
+        return None if over is None else Ratio(median=1 / over.median, low=1 / over.high, high=1 / over.low)
+
+    def mfu(self, measurement: Measurement, mode: str = "training") -> float | None:
+        """The share of the GPU's peak rate in bfloat16 that the products of a step's formulas make up.
+
+        These are `Timing.flops`: 6 operations for each token and each number of the body's matrices, attention's two
+        products, those of the encoding, and the head at the places where it is computed. What kernels work out twice
+        does not count. None where the peak rate is not known.
+        """
+        timing = measurement.timing(mode)
+        if timing is None:
+            return None
+        return utilization(timing.flops, timing.median, self.environment.get("gpu"), bf16=bool(self.config.bf16))
 
     def to_json(self) -> dict[str, Any]:
         """Raw numbers, and the ratios beside them for readers who have no headway."""

@@ -120,7 +120,7 @@ def _prepare(
     left, busy = list(everybody), dict[Any, Player]()
     while left or busy:
         while left and len(busy) < together:
-            player = left.pop(0)
+            player = left.pop(0 if len(left) % 2 else -1)  # from both ends: neighbours are alike, and peak together
             player.start(alone)
             busy[player.connection] = player
         tell(f"getting ready: {', '.join(player.case.row for player in busy.values())}")

@@ -40,6 +40,7 @@ ROWS = [
     "transformer-xl",
     "learned+tisa",
     "transformers",
+    "transformers:mask=false:head=masked",
 ]
 
 
@@ -48,11 +49,11 @@ def test_as_torch_counts(text):
     contestant = Contestant(text)
     model = plain(contestant.build("tiny", length=L, dropout=0.1, segments="input"))
     words = Words.drawn(B, L, model.config.vocab_size, seed=0, device="cpu")
-    labels = words.at_all_places() if contestant.theirs else words.at_masked_places()
+    labels = words.at_masked_places() if contestant.at_masked_places else words.at_all_places()
     forward, training = counted(model, words.seen(segments=False), labels)
     config = preset("tiny") if contestant.theirs else model.config
     encoder = encoder_flops(config, B, L)
-    places = B * L if contestant.theirs else words.columns.numel()
+    places = words.columns.numel() if contestant.at_masked_places else B * L
     assert encoder.inference == forward
     assert (encoder + head_flops(config, places)).training == training
 
@@ -77,3 +78,17 @@ def test_bert_base_by_hand():
     """12 layers of 768: 24 n E^2 + 4 n^2 E a layer."""
     n, width = 128, 768
     assert encoder_flops(preset("bert-base"), 1, n).inference == 12 * (24 * n * width**2 + 4 * n**2 * width)
+
+
+def test_six_operations_for_each_token_and_parameter_of_the_body():
+    """By the common rule: 6 N operations a token, 12 n E a token and layer of attention, the head where it is."""
+    n, batch, places = 128, 4, 80
+    config = preset("bert-base")
+    with torch.device("meta"):
+        layers = EncoderForMaskedLM(config).encoder.layers
+    matrices = sum(p.numel() for p in layers.parameters() if p.dim() == 2)
+    attention = 12 * config.num_hidden_layers * batch * n * n * config.hidden_size
+    head = 6 * places * config.hidden_size * (config.hidden_size + config.vocab_size)
+    step = encoder_flops(config, batch, n) + head_flops(config, places)
+    assert step.training == 6 * matrices * batch * n + attention + head
+    assert matrices == pytest.approx(sum(p.numel() for p in layers.parameters()), rel=2e-3)  # others: biases, norms

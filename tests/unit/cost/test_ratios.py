@@ -2,7 +2,7 @@
 
 import pytest
 
-from headway.cost.ratios import Ratio, ratio
+from headway.cost.ratios import Ratio, ratio, spread
 
 
 def test_a_slow_round_changes_nothing():
@@ -24,3 +24,7 @@ def test_one_round_is_its_own_interval():
 def test_rounds_must_be_the_same():
     with pytest.raises(ValueError):
         ratio([1.0, 2.0], [1.0])
+
+
+def test_spread_of_values():
+    assert spread([5.0, 1.0, 2.0, 4.0, 3.0]) == Ratio(median=3.0, low=1.0, high=4.0)

@@ -61,6 +61,43 @@ def test_speed(table):
     assert table.measurements[2].tokens_per_second("training") is None
 
 
+@pytest.fixture
+def beside_transformers(table):
+    rows = (
+        row("none", timing(1.0, 2.0, 1.0), timing(1.0, 1.0, 1.0)),
+        row("transformers", timing(2.0, 3.0, 2.0), timing(2.0, 2.0, 2.0)),
+        row("transformers:mask=false", timing(1.5, 3.0, 1.4), timing(3.0, 3.0, 3.0)),
+        row("transformers:mask=false:head=masked", timing(1.2, 2.2, 1.1), timing(1.0, 1.0, 1.0)),
+        row("transformers:compile=false", None, problem="RuntimeError: no memory"),
+        row("none", timing(1.0, 1.0, 1.0), length=512),
+    )
+    return replace(table, measurements=rows)
+
+
+def test_over_the_fastest_setting_of_transformers(beside_transformers):
+    table = beside_transformers
+    none, *_, alone = table.measurements
+    assert table.fastest_transformers(none, "training") == "transformers:mask=false"
+    assert table.fastest_transformers(none, "inference") == "transformers"
+    assert table.fastest_transformers(none, "training", same_work=True) == "transformers:mask=false:head=masked"
+    times = table.times_transformers(none, "training")
+    assert (times.median, times.low, times.high) == pytest.approx((1.5, 1.4, 1.5))
+    assert table.times_transformers(none, "training", same_work=True).median == pytest.approx(1.1)
+    assert table.fastest_transformers(alone, "training") is None and table.times_transformers(alone, "training") is None
+
+
+def test_share_of_the_peak_rate(table):
+    none, _, red, *_ = table.measurements
+    assert table.mfu(none) is None  # a CPU
+    config = replace(table.config, device="cuda", bf16=True)
+    gpu = replace(table, config=config, environment={"gpu": "NVIDIA H200"})
+    assert gpu.mfu(none) == pytest.approx(2e9 / 989e12)
+    assert gpu.mfu(none, "inference") == pytest.approx(2e9 / 0.5 / 989e12)
+    assert gpu.mfu(red) is None
+    assert replace(gpu, environment={"gpu": "NVIDIA T4"}).mfu(none) is None
+    assert replace(gpu, config=replace(config, bf16=False)).mfu(none) is None
+
+
 def test_json_and_back(table):
     text = json.dumps(table.to_json(), allow_nan=False)
     assert CostTable.from_json(json.loads(text)) == table
