@@ -11,7 +11,7 @@ import re
 import statistics
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks import attention_tables
 from benchmarks.real_text import (
@@ -27,6 +27,9 @@ from benchmarks.real_text import (
     table_by_steps,
 )
 from benchmarks.translated_text import shaw_ablations, translation_europarl, translation_multi30k
+
+if TYPE_CHECKING:
+    from headway.cost import CostTable
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -87,42 +90,83 @@ def attention_memory() -> str:
 
 def pretraining() -> str:
     """Training speed beside transformers' BERT, and what position costs over none; the newest file of each length."""
-    from headway.cost import TRANSFORMERS, CostTable
+    from headway.cost import CostTable, Measurement
 
     found: dict[int, tuple[Path, CostTable]] = {}
-    for path in sorted(RESULTS.glob("pretraining_*.json")):
+    for path in sorted(RESULTS.glob("pretraining_*.json"), key=_date_and_number):
         table = CostTable.from_json(json.loads(path.read_text()))
         for _, length in table.groups():
             found[length] = (path.relative_to(ROOT), table)
-    head = "tokens/s, thousands | × transformers | training / none | inference / none"
-    lengths = sorted(found)
-    lines = ["| | " + " | ".join(f"n = {n}: {head}" for n in lengths) + " |", "|---" * (4 * len(lengths) + 1) + "|"]
-    rows = [each.row for each in next(iter(found[lengths[0]][1].groups().values()))]
-    for row in rows:
-        shown = []
-        for length in lengths:
-            table = found[length][1]
-            cell = next(
-                each for (_, n), group in table.groups().items() for each in group if (n, each.row) == (length, row)
-            )
-            theirs = table.ratio(cell, "training", TRANSFORMERS)
-            over = [table.ratio(cell, mode) for mode in ("training", "inference")]
-            rate = cell.tokens_per_second("training")
-            shown.append("–" if rate is None else f"{rate / 1e3:,.0f}")
-            shown.append("–" if theirs is None else f"{1 / theirs.median:.2f}")
-            shown += ["–" if each is None else f"{each.median:.2f}" for each in over]
-        lines.append(f"| {row} | " + " | ".join(shown) + " |")
+    found = dict(sorted(found.items()))
+    lengths = list(found)
+    cells = {(n, each.row): each for n in lengths for each in found[n][1].measurements if each.length == n}
+    # Records up to 2026-11-19 have transformers in one setting only, and keep the columns of then.
+    settings = any(found[n][1].fastest_transformers(each, "training", same_work=True) for (n, _), each in cells.items())
+
+    def shown(table: CostTable, cell: Measurement | None) -> list[str]:
+        if cell is None:
+            return ["–"] * (6 if settings else 4)
+        rate, share = cell.tokens_per_second("training"), table.mfu(cell)
+        theirs, same = (table.times_transformers(cell, "training", same_work=each) for each in (False, True))
+        over = [table.ratio(cell, mode) for mode in ("training", "inference")]
+        ratios = [_cell(each and each.median) for each in ([theirs, same, *over] if settings else [theirs, *over])]
+        speed = ["–" if rate is None else f"{rate / 1e3:,.0f}"]
+        return [*speed, *(["–" if share is None else f"{100 * share:.0f} %"] if settings else []), *ratios]
+
+    more = "MFU | × transformers, fastest | × same work" if settings else "× transformers"
+    head = f"tokens/s, thousands | {more} | training / none | inference / none"
+    lines = ["| | " + " | ".join(f"n = {n}: {head}" for n in lengths) + " |"]
+    lines.append("|---" * ((6 if settings else 4) * len(lengths) + 1) + "|")
+    for row in dict.fromkeys(row for _, row in cells):
+        columns = [column for n in lengths for column in shown(found[n][1], cells.get((n, row)))]
+        lines.append(f"| {row} | " + " | ".join(columns) + " |")
     record = json.loads((ROOT / found[lengths[0]][0]).read_text())
     environment = record["environment"]
     dates = ", ".join(dict.fromkeys(str(table.environment["date"]) for _, table in found.values()))
     replayed = "replayed as CUDA graphs, " if record["config"].get("graphs") else ""
-    files = ", ".join(f"[{path}](../{path})" for path, _ in found.values())
+    files = ", ".join(dict.fromkeys(f"[{path}](../{path})" for path, _ in found.values()))
     lines.append("")
     lines.append(
         f"BERT-base, a whole optimizer step with dropout 0.1, bf16, torch.compile, {replayed}{environment['gpu']}, "
         f"torch {environment['torch']}, {dates}; medians of rounds in which the rows take turns; {files}."
     )
+    if settings:
+        lines.append(_about_settings({n: found[n][1] for n in lengths}))
     return "\n".join(lines)
+
+
+def _about_settings(tables: dict[int, CostTable]) -> str:
+    """What the columns of `pretraining` mean, over which rows the ratios are, and how much rounds differ."""
+    from headway.cost.peak import PEAK_BF16
+    from headway.cost.ratios import spread
+
+    fastest, differ = [], 0.0
+    rates = {PEAK_BF16[gpu] for table in tables.values() if (gpu := table.environment["gpu"]) in PEAK_BF16}
+    peaks = " or ".join(f"{rate / 1e12:.0f}" for rate in sorted(rates)) or "unknown"
+    for n, table in tables.items():
+        cells = [each for each in table.measurements if each.length == n]
+        names = [table.fastest_transformers(cells[0], "training", same_work=same) for same in (False, True)]
+        shown = ["no row" if name is None else f"`{name}`" for name in names]
+        fastest.append(f"{shown[0]} and {shown[1]} at n = {n}")
+        for cell in cells:
+            for timing in filter(None, (cell.training, cell.inference)):
+                middle = spread(timing.seconds)
+                differ = max(differ, middle.high / middle.median - 1, 1 - middle.low / middle.median)
+    return (
+        f"× transformers, fastest: over the fastest setting of its BertForMaskedLM in the same rounds; × same work: "
+        f"with its head, too, at the masked places alone; they are {', '.join(fastest)}. "
+        "`compile=false:graphs=false` is transformers as it comes; `mask=false` never makes the attention mask of ones "
+        "that transformers 5.17 makes when it is compiled. MFU: products of matrices by the formulas (6 operations for "
+        "each token and number of the body's matrices, attention's products, those of the encoding, the head where it "
+        f"is computed) over the data sheet's {peaks} TFLOP/s. 20 and 80 % of a row's rounds are within "
+        f"{100 * differ:.1f} % of its median."
+    )
+
+
+def _date_and_number(path: Path) -> tuple[str, int]:
+    """When a result was measured; of one day, those with a higher number at the end are newer."""
+    found = re.search(r"(\d{4}-\d\d-\d\d)(?:_(\d+))?$", path.stem)
+    return (found[1], int(found[2] or 1)) if found else ("", 0)
 
 
 def cost_on_cpu() -> str:

@@ -1,10 +1,11 @@
 """The benchmark of pretraining runs from end to end, on a tiny model."""
 
 import json
+import re
 import sys
 
-from benchmarks import pretraining
-from headway.cost import CostTable, measure
+from benchmarks import pretraining, report
+from headway.cost import CostConfig, CostTable, Measurement, Timing, measure
 
 
 def test_it_prints_a_table_and_saves_the_numbers(tmp_path, monkeypatch, capsys):
@@ -17,10 +18,38 @@ def test_it_prints_a_table_and_saves_the_numbers(tmp_path, monkeypatch, capsys):
     record = json.loads(path.read_text())
     assert {"processor", "torch", "transformers"} <= set(record["environment"])
     table = CostTable.from_json(record)
-    assert [row.row for row in table.measurements] == ["none", "transformers", "diet-rel"]
+    assert [row.row for row in table.measurements] == ["none", *pretraining.THEIRS, "diet-rel"]
     assert all(row.problem is None for row in table.measurements)
-    speedup = 1 / table.ratio(table.measurements[2], "training", "transformers").median
-    assert f"({speedup:.2f})" in shown
+    diet = table.measurements[-1]
+    faster = [table.times_transformers(diet, "training", same_work=same).median for same in (False, True)]
+    assert re.search(rf"diet-rel .* {faster[0]:.2f} +{faster[1]:.2f} *\n", shown)
+
+
+def test_the_docs_show_settings_of_transformers_where_a_record_has_them(monkeypatch, tmp_path):
+    """Beside a record of one length with settings, an older one of another length has dashes."""
+    for n, rows in ((128, ["none", *pretraining.THEIRS]), (512, ["none", "transformers"])):
+        measurements = tuple(
+            Measurement(row=row, model="bert-base", length=n, batch=4, training=timing(k), inference=timing(k))
+            for k, row in enumerate(rows)
+        )
+        config = CostConfig(encodings=tuple(rows), models=("bert-base",), lengths=(n,), device="cuda", bf16=True)
+        facts = {"gpu": "NVIDIA H200", "torch": "2.11.0", "date": "2026-11-20"}
+        table = CostTable(config=config, environment=facts, measurements=measurements)
+        (tmp_path / f"pretraining_n{n}_h200_torch2.11.0_2026-11-20.json").write_text(json.dumps(table.to_json()))
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    monkeypatch.setattr(report, "ROOT", tmp_path)
+    head, _, none, *_ = report.pretraining().splitlines()
+    assert head.count("|") == none.count("|") == 2 + 6 + 6
+    # 512 tokens in 1 s, 40 % of the peak rate; transformers as it comes takes 2 s, the head at few places 6 s
+    assert none == "| none | 1 | 40 % | 2.00 | 6.00 | 1.00 | 1.00 | 2 | 40 % | 2.00 | – | 1.00 | 1.00 |"
+    caption = report.pretraining().splitlines()[-1]
+    assert "`transformers:compile=false:graphs=false` and `transformers:mask=false:head=masked` at n = 128" in caption
+    assert "no row" in caption and "within 10.0 %" in caption
+
+
+def timing(place):
+    seconds = tuple((1 + place) * factor for factor in (0.9, 1.0, 1.1))
+    return Timing(seconds=seconds, launched=seconds, flops=int(0.4 * 989e12), peak_bytes=None)
 
 
 def test_all_rows_of_the_gpu_are_right_and_fit_the_question(monkeypatch):
