@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from operators import calls_of, check, names
 from oracle import CUDA, draw, made
 
 import headway as hw
@@ -183,6 +184,18 @@ def counted(kernel, calls):
             return run
 
     return Counted()
+
+
+@pytest.mark.parametrize("length", [100, 200])
+@pytest.mark.parametrize(
+    "kind", ["none", "toeplitz", "toeplitz and low rank", "dense", "two segments", "relative keys and values"]
+)
+def test_what_the_compiler_is_told_is_so(no_gpu, kind, length):
+    """Shapes, strides and dtypes that torch.compile plans with are those of the operators' results."""
+    calls = calls_of(kind, "triton", 64, length, length, torch.bfloat16)
+    expected = "fused_relative" if "relative" in kind else "fused"
+    assert [name for name in names(calls) if name != "matrix_tables"] == [expected, f"{expected}_backward"]
+    check(calls, test_utils=("test_faketensor",))
 
 
 def train(kind, dtype, batch, q_len, k_len, dropout, **options):

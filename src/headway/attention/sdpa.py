@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -44,6 +46,7 @@ def why_not_deterministic(request: Request) -> str | None:
 
 
 def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
+    request = _readable(request)
     q, k, v = request.q, request.k, request.v
     if _flips(request):
         return _flipped(request)
@@ -78,6 +81,32 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
         q, k, v, addend, request.dropout, scale=request.scale, enable_gqa=request.groups > 1
     )
     return output if rows is None else output.masked_fill(~rows, 0.0)
+
+
+def _readable(request: Request) -> Request:
+    """The same call as torch's kernels for GPUs can read it.
+
+    They need rows that begin at 16 bytes: torch checks this for some kernels only, and others compute garbage. With a
+    scale of 0 they multiply it by the -inf of a mask, and gradients become NaN.
+    """
+    if request.q.device.type == "cpu":
+        return request
+    q, k, v = (
+        t if _is_aligned(t) else t.clone(memory_format=torch.contiguous_format)
+        for t in (request.q, request.k, request.v)
+    )
+    if request.scale == 0:
+        return replace(request, q=q * 0.0, k=k, v=v, scale=1.0)
+    return replace(request, q=q, k=k, v=v)
+
+
+def _is_aligned(t: Tensor) -> bool:
+    size = t.element_size()
+    if t.shape[3] * size % 16 != 0:  # torch pads such widths, and reads its own copies
+        return True
+    steps = [t.stride(axis) for axis in range(3) if t.shape[axis] > 1]
+    offset = 0 if torch.compiler.is_compiling() else t.storage_offset()  # which torch.compile cannot trace
+    return t.stride(3) == 1 and all(step * size % 16 == 0 for step in (*steps, offset))
 
 
 def _is_theirs(request: Request) -> bool:
