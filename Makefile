@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow lint format docs benchmark clean
+.PHONY: setup demo test test-slow test-gpu lint format docs benchmark clean
 
 setup: .venv/ready
 
@@ -24,9 +24,13 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$(nproc 2>/dev/null || e
 test: setup lint
 	$(PYTEST) --dist loadfile --no-loadscope-reorder -m "not gpu and not slow"  # in order: the long files come first
 	TRITON_INTERPRET=1 $(PYTEST) --dist worksteal tests/gpu  # the GPU kernels, interpreted on the CPU
+	@$(BIN)/python tests/gpu/run.py --check
 
 test-slow: setup  # what takes tens of seconds a test; continuous integration runs it too
 	$(PYTEST) --dist loadfile -m "slow and not gpu"
+
+test-gpu:  # on a machine with a CUDA GPU, in as many processes as there are cores; writes tests/gpu/record.json
+	$(or $(wildcard $(BIN)/python),$(PYTHON)) tests/gpu/run.py
 
 lint: setup
 	$(BIN)/ruff check

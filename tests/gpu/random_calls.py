@@ -580,6 +580,9 @@ def judge_once(spec: Spec, device: str) -> tuple[Verdict, dict[str, tuple[float,
         if told.backend == "sdpa" and dtype != torch.float32 and spec["terms"]:
             looser = _looser(spec, inputs, dtype, allowed, truth["output"], eager["output"])
         summed = _rounding(spec, inputs, dtype)
+        if told.backend == "sdpa" and dtype != torch.float32 and spec["grads"] != "none":
+            more = _rounding_of_torch(spec, inputs, dtype, truth["output"])
+            summed |= {name: summed[name] + more for name in ("gradient", "gradient of relative")}
     if allowed is not None:
         blind = ~allowed.any(-1).expand(truth["output"].shape[:3])
         for name in ("output", "gradient of q"):
@@ -669,6 +672,17 @@ def _rounding(spec: Spec, inputs: Inputs, dtype: torch.dtype) -> dict[str, Tenso
     largest = max([1.0, scale * spec["width"] ** 0.5, *map(float, factors)]) / (1 - spec["dropout"]) * (widest / of_v)
     # Gradients of relative scores are rounded on their way to q and to the tables, and nowhere else.
     return {"output": of_output, "gradient": plain * largest, "gradient of relative": rounded * largest}
+
+
+def _rounding_of_torch(spec: Spec, inputs: Inputs, dtype: torch.dtype, output: Tensor) -> Tensor:
+    """What torch's kernels lose beside that: they take the sum over a row of gradients from the rounded output, and
+    round the gradient of a dense bias. It is all there is where a gradient is nothing, as with one key or one label."""
+    options = {**inputs.options, "dropout": spec["dropout"]}
+    of_scores = oracle.of_scores(inputs.make, inputs.parameters, inputs.qkv, inputs.upstream, **options).norm()
+    of_rows = (inputs.upstream.norm(dim=-1) * output.norm(dim=-1)).norm()
+    scale = spec["width"] ** -0.5 if spec["scale"] is None else abs(spec["scale"])
+    largest = scale * max(t.norm(dim=-1).max().item() for t in inputs.qkv[:2])
+    return torch.finfo(dtype).eps * max(1.0, largest) * (of_scores + of_rows)
 
 
 def _unlikely(spec: Spec, kept: Tensor, inputs: Inputs, allowed: Tensor | None) -> list[str]:

@@ -1,0 +1,171 @@
+"""Run all of tests/gpu in several processes, with nothing but pytest, and record what passed.
+
+    make test-gpu                                  # or: python tests/gpu/run.py [--processes 14]
+    python tests/gpu/run.py --check                # does the record speak of the kernels as they are?
+
+Every process collects all tests and runs those that it claims before the others do, by making a file that only one of
+them can make. A process in which CUDA failed ends, because all its later tests would fail too; another takes its place.
+The record, tests/gpu/record.json, is written if no test was left out, and is committed with the sources it speaks of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RECORD = ROOT / "tests" / "gpu" / "record.json"
+CUDA_BROKE = 70  # exit status of a process that cannot go on
+
+
+class Share:
+    """A plugin of pytest: runs tests that no other process has claimed, and writes a line for each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.lines = folder, folder / f"{os.getpid()}.jsonl"
+
+    def pytest_runtestloop(self, session):
+        mine = filter(self._claim, session.items)
+        test = next(mine, None)
+        while test is not None:
+            following = next(mine, None)  # whose fixtures pytest keeps
+            test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
+            test = following
+        return True
+
+    def _claim(self, test: pytest.Item) -> bool:
+        try:
+            (self.folder / hashlib.sha256(test.nodeid.encode()).hexdigest()).touch(exist_ok=False)
+        except FileExistsError:
+            return False  # somebody else's
+        self._write(test.nodeid, "started")
+        return True
+
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call" or report.outcome != "passed":
+            self._write(report.nodeid, report.outcome, "" if report.passed else str(report.longrepr)[-3000:])
+        if report.failed and ("CUDA error" in str(report.longrepr) or "CUDA:" in str(report.longrepr)):
+            os._exit(CUDA_BROKE)  # the one test that it has claimed ahead counts as failed
+
+    def _write(self, test: str, outcome: str, text: str = "") -> None:
+        with self.lines.open("a") as file:
+            file.write(json.dumps({"test": test, "outcome": outcome, "text": text}) + "\n")
+
+
+def outcomes(folder: Path) -> dict[str, dict[str, str]]:
+    """The last line of each test: failed if it failed at any stage, or if its process ended in it."""
+    found: dict[str, dict[str, str]] = {}
+    for path in folder.glob("*.jsonl"):
+        for line in map(json.loads, path.read_text().splitlines()):
+            if found.get(line["test"], {}).get("outcome") != "failed":
+                found[line["test"]] = line
+    for line in found.values():
+        if line["outcome"] == "started":
+            line |= {"outcome": "failed", "text": "its process ended"}
+    return found
+
+
+def run_all(processes: int, more: list[str]) -> dict[str, dict[str, str]]:
+    with tempfile.TemporaryDirectory() as name:
+        folder, environment = Path(name), {**os.environ, "OMP_NUM_THREADS": "1"}
+        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+        command = [sys.executable, __file__, "--share", name, *more]
+
+        def start() -> subprocess.Popen[bytes]:
+            return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+
+        running, started = [start() for _ in range(processes)], time.monotonic()
+        told = 0
+        while running:
+            time.sleep(1)
+            for process in [process for process in running if process.poll() is not None]:
+                running.remove(process)
+                if process.returncode == CUDA_BROKE or process.returncode < 0:
+                    running.append(start())
+            done = (
+                Counter(line["outcome"] for line in outcomes(folder).values())
+                if int(time.monotonic()) % 30 == 0
+                else {}
+            )
+            if done and sum(done.values()) != told:
+                told = sum(done.values())
+                print(f"{time.monotonic() - started:4.0f} s: {dict(done)}", flush=True)
+        return outcomes(folder)
+
+
+def sources() -> str:
+    """A hash of everything that decides what a GPU runs."""
+    total = hashlib.sha256()
+    for path in sorted((ROOT / "src" / "headway" / "attention").rglob("*")):
+        if path.suffix in (".py", ".cu", ".cuh", ".cpp"):
+            total.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
+    return total.hexdigest()[:16]
+
+
+def check() -> None:
+    """Say in a line whether the record is of these sources."""
+    if not RECORD.exists():
+        print("tests/gpu/record.json: there is none. Run make test-gpu on a GPU and commit it.")
+        return
+    record = json.loads(RECORD.read_text())
+    if record["sources"] != sources():
+        print(
+            f"tests/gpu/record.json ({record['date']}) is of other kernels: run make test-gpu on a GPU and commit it."
+        )
+    else:
+        print(f"GPU tests of these kernels: {record['passed']} passed on {record['gpu']}, {record['date']}.")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1) - 2))
+    parser.add_argument("--record", type=Path, default=RECORD)
+    parser.add_argument("--check", action="store_true", help="compare the record with the sources, and run nothing")
+    parser.add_argument("--share", type=Path, help=argparse.SUPPRESS)
+    options, more = parser.parse_known_args()
+    if options.check:
+        check()
+        return 0
+    if options.share is not None:
+        return int(pytest.main(["tests/gpu", "-p", "no:cacheprovider", *more], plugins=[Share(options.share)]))
+
+    import torch
+
+    if not torch.cuda.is_available():
+        print("make test-gpu needs a CUDA GPU; without one, make test interprets the kernels.")
+        return 1
+    started = time.monotonic()
+    found = run_all(options.processes, more)
+    counts = Counter(line["outcome"] for line in found.values())
+    for test, line in sorted(found.items()):
+        if line["outcome"] == "failed":
+            print(f"FAILED {test}\n{line['text'][-1500:]}\n")
+    seconds = time.monotonic() - started
+    print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped in {seconds:.0f} s")
+    if not more:  # all of them
+        import triton
+
+        record = {
+            "sources": sources(), "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
+            "triton": triton.__version__, "date": date.today().isoformat(),
+            **{name: counts[name] for name in ("passed", "failed", "skipped")},
+            "failures": sorted(test for test, line in found.items() if line["outcome"] == "failed"),
+            "seconds": round(seconds), "processes": options.processes,
+        }  # fmt: skip
+        options.record.write_text(json.dumps(record, indent=1) + "\n")
+    return 1 if counts["failed"] or not counts["passed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
