@@ -1,7 +1,11 @@
 """Fixtures of the tests of the fused kernels."""
 
+import os
+
 import pytest
 import torch
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # which torch asks for in deterministic mode
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def test_width_64_with_clipped_offsets_segments_or_nothing(kind, q_len, k_len, m
 
 @pytest.mark.parametrize("masking", ["nothing", "causal", "lengths"])
 @pytest.mark.parametrize("kind", ["toeplitz", "none", "two segments"])
-@pytest.mark.parametrize(("q_len", "k_len"), [(200, 300), (300, 60), (130, 128)])
+@pytest.mark.parametrize(("q_len", "k_len"), [(200, 300), (300, 60), (130, 128), (3, 193), (64, 400), (100, 300)])
 def test_width_64_of_many_sequences(q_len, k_len, kind, masking):
     check(kind, torch.bfloat16, 90, 4, 2, q_len, k_len, 64, **masks(90, q_len, k_len)[masking])
 

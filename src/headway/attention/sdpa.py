@@ -33,6 +33,9 @@ def why_not(request: Request) -> str | None:
     """Reason this backend cannot run the call, or None."""
     if request.value_bias is not None:
         return "torch's attention does not give the weights that a value bias needs"
+    inputs_need_grad = any(t.requires_grad for t in (request.q, request.k, request.v))
+    if request.q.device.type == "cuda" and request.bias_needs_grad and not inputs_need_grad:
+        return "torch's kernels keep nothing for a backward pass where q, k and v need no gradient but the bias does"
     if request.has_tangent or _is_nested():
         return "torch's kernels carry no derivative forward, and have no second one"
     return None
@@ -86,8 +89,8 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
 def _readable(request: Request) -> Request:
     """The same call as torch's kernels for GPUs can read it.
 
-    They need rows that begin at 16 bytes: torch checks this for some kernels only, and others compute garbage. With a
-    scale of 0 they multiply it by the -inf of a mask, and gradients become NaN.
+    They need rows that begin at 16 bytes: torch checks this for some kernels only, and others compute garbage. They
+    also need a positive scale: 0 times the -inf of a mask is NaN, and a negative scale makes the lowest score highest.
     """
     if request.q.device.type == "cpu":
         return request
@@ -95,9 +98,11 @@ def _readable(request: Request) -> Request:
         t if _is_aligned(t) else t.clone(memory_format=torch.contiguous_format)
         for t in (request.q, request.k, request.v)
     )
+    if request.scale > 0:
+        return replace(request, q=q, k=k, v=v)
     if request.scale == 0:
         return replace(request, q=q * 0.0, k=k, v=v, scale=1.0)
-    return replace(request, q=q, k=k, v=v)
+    return replace(request, q=-q, k=k, v=v, scale=-request.scale)
 
 
 def _is_aligned(t: Tensor) -> bool:

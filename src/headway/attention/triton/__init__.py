@@ -183,9 +183,11 @@ def _peaks(parts: Parts, request: Request) -> Tensor | None:
 
 def _needs_rest(request: Request, parts: Sequence[Tensor | None]) -> bool:
     """Whether gradients need what rounding took from the output: those of factors that many sequences share, and those
-    behind a mask, of which so few keys may be left that nearly everything cancels."""
+    that nearly cancel, because there is one key or because a mask may leave few."""
     if not request.needs_grad:
         return False
+    if request.k.shape[2] == 1:
+        return True
     masked = request.masking.mask is not None or request.masking.q_documents is not None
     return masked or any(part is not None and part.requires_grad for part in parts[1:])
 

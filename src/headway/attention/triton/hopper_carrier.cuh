@@ -20,7 +20,13 @@ struct Carrier {
     }
     __device__ __forceinline__ void my_turn(const Carry& carry) {
         if (walk.teams == 1) {
-            if (walk.tiles <= 2) copied();  // else the copy of this tile before is long done
+            // The copy of this tile's earlier sum must have arrived. Two others may be on their way only where at least
+            // two followed it: not in the last block of keys, which copies nothing, nor where a round of tiles is short.
+            if (carry.rank + 1 == carry.seen || walk.tiles - walk.first < 6)
+                asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
+            else
+                asm volatile("cp.async.bulk.wait_group 2;\n" ::: "memory");
+            asm volatile("fence.proxy.async.global;\n" ::: "memory");
             return;
         }
         u32 count;
@@ -76,7 +82,8 @@ struct Carrier {
             prepared = false;
             if (more) {
                 then = walk.carry(place, ways);
-                if (walk.teams == 1 || then.rank + 1 < then.seen) {
+                // Ahead, unless the sum that is fetched is the one that this step makes.
+                if ((walk.teams == 1 && then.tile != now.tile) || then.rank + 1 < then.seen) {
                     asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
                     prepare(t + 1, then);
                     prepared = true;
