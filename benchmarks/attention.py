@@ -108,6 +108,7 @@ def middle(samples: dict[str, Any], mode: str) -> str:
 def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--lengths", type=int, nargs="+", default=[length for length, _ in SHAPES])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=230.0, help="when time is short, five rounds are enough")
     parser.add_argument("--keep-going", action="store_true", help="time the others though a row of headway is wrong")
@@ -120,7 +121,8 @@ def main() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS refuses to be deterministic
     options = options_of()
     machine = environment(dirty=options.dirty or options.tiny, commit=options.commit)
-    bench = Bench(not options.tiny, TINY if options.tiny else SHAPES, options.rounds)
+    shapes = TINY if options.tiny else tuple(shape for shape in SHAPES if shape[0] in options.lengths)
+    bench = Bench(not options.tiny, shapes, options.rounds)
     options.out.mkdir(parents=True, exist_ok=True)
     unfinished = options.out / "unfinished_attention.json"
     compare(bench, machine, options.keep_going, unfinished)

@@ -70,6 +70,7 @@ def chosen(options: argparse.Namespace) -> CostConfig:
         lengths=tuple(options.lengths),
         device="cuda",
         dropout=options.dropout,
+        modes=tuple(options.modes),
         rounds=options.rounds,
         minutes=options.minutes,
         together=options.together,
@@ -108,6 +109,7 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--lengths", type=int, nargs="+", default=[128, 512])
     parser.add_argument("--encodings", nargs="+", help="rows, in place of all of them")
     parser.add_argument("--dropout", type=float, default=0.1, help="of hidden states and attention weights")
+    parser.add_argument("--modes", nargs="+", default=["inference", "training"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
         "--minutes", type=float, default=8.5, help="after these no round begins; rows that are late are left out"

@@ -580,9 +580,8 @@ def judge_once(spec: Spec, device: str) -> tuple[Verdict, dict[str, tuple[float,
         if told.backend == "sdpa" and dtype != torch.float32 and spec["terms"]:
             looser = _looser(spec, inputs, dtype, allowed, truth["output"], eager["output"])
         summed = _rounding(spec, inputs, dtype)
-        if told.backend == "sdpa":
-            for name, more in _rounding_of_torch(spec, inputs, dtype, truth["output"]).items():
-                summed[name] = summed[name] + more
+        for name, more in _rounding_of_the_output(spec, inputs, dtype, truth["output"], told.backend).items():
+            summed[name] = summed[name] + more
     if allowed is not None:
         blind = ~allowed.any(-1).expand(truth["output"].shape[:3])
         for name in ("output", "gradient of q"):
@@ -675,25 +674,30 @@ def _rounding(spec: Spec, inputs: Inputs, dtype: torch.dtype) -> dict[str, Tenso
     return {"output": of_output, "gradient": plain * largest, "gradient of relative": rounded * largest}
 
 
-def _rounding_of_torch(spec: Spec, inputs: Inputs, dtype: torch.dtype, output: Tensor) -> dict[str, Tensor]:
-    """What torch's kernels lose beside that.
+def _rounding_of_the_output(
+    spec: Spec, inputs: Inputs, dtype: torch.dtype, output: Tensor, backend: str
+) -> dict[str, Tensor]:
+    """What kernels lose by storing their output: that is all there is where a gradient is nothing, as with one key.
 
-    In float32 scores become powers of two, by a product that rounds a large bias. In half precision the sum over a row
-    of gradients is taken from the rounded output, and the gradient of a dense bias is rounded: that is all there is
-    where a gradient is nothing, as with one key or one label.
+    The backward pass takes the sum over a row of gradients from the output. Ours keep what rounding took from it, also
+    rounded; torch's do not, and round the gradient of a dense bias too. In float32 torch's scores become powers of two,
+    by a product that rounds a large bias.
     """
     step = torch.finfo(dtype).eps
     if dtype == torch.float32:
-        level = max([0.0, *(abs(term.get("level", 0)) for term in spec["terms"])])
+        level = max([0.0, *(abs(term.get("level", 0)) for term in spec["terms"])]) if backend == "sdpa" else 0.0
         return {"output": step * level * output.norm()}
-    if spec["grads"] == "none":
+    if spec["grads"] == "none" or backend not in ("sdpa", "triton"):
         return {}
-    options = {**inputs.options, "dropout": spec["dropout"]}
-    of_scores = oracle.of_scores(inputs.make, inputs.parameters, inputs.qkv, inputs.upstream, **options).norm()
-    of_rows = (inputs.upstream.norm(dim=-1) * output.norm(dim=-1)).norm()
     scale = spec["width"] ** -0.5 if spec["scale"] is None else abs(spec["scale"])
-    largest = scale * max(t.norm(dim=-1).max().item() for t in inputs.qkv[:2])
-    more = step * max(1.0, largest) * (of_scores + of_rows)
+    largest = max([1.0, *(scale * t.norm(dim=-1).max().item() for t in inputs.qkv[:2])])
+    lost = (inputs.upstream.norm(dim=-1) * output.norm(dim=-1)).norm()
+    if backend == "triton":
+        more = step**2 / 4 * largest * lost
+    else:
+        options = {**inputs.options, "dropout": spec["dropout"]}
+        of_scores = oracle.of_scores(inputs.make, inputs.parameters, inputs.qkv, inputs.upstream, **options).norm()
+        more = step * largest * (of_scores + lost)
     return {"gradient": more, "gradient of relative": more}
 
 

@@ -1,11 +1,13 @@
 """Run all of tests/gpu in several processes, with nothing but pytest, and record what passed.
 
     make test-gpu                                  # or: python tests/gpu/run.py [--processes 14]
-    python tests/gpu/run.py --check                # does the record speak of the kernels as they are?
+    python tests/gpu/run.py --again                # only what failed, if the kernels are still those of the record
+    python tests/gpu/run.py --check                # is the record of the kernels as they are?
 
 Every process collects all tests and runs those that it claims before the others do, by making a file that only one of
-them can make. A process in which CUDA failed ends, because all its later tests would fail too; another takes its place.
-The record, tests/gpu/record.json, is written if no test was left out, and is committed with the sources it speaks of.
+them can make. Each begins at a place of its own, because neighbours often share what they compile. A process in which
+CUDA failed ends, because all its later tests would fail too; another takes its place. The record,
+tests/gpu/record.json, is written if no test was left out, and is committed with the sources it is of.
 """
 
 from __future__ import annotations
@@ -32,11 +34,14 @@ CUDA_BROKE = 70  # exit status of a process that cannot go on
 class Share:
     """A plugin of pytest: runs tests that no other process has claimed, and writes a line for each."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, begin: float, only: set[str] | None) -> None:
         self.folder, self.lines = folder, folder / f"{os.getpid()}.jsonl"
+        self.begin, self.only = begin, only
 
     def pytest_runtestloop(self, session):
-        mine = filter(self._claim, session.items)
+        tests = [test for test in session.items if self.only is None or test.nodeid in self.only]
+        first = int(self.begin * len(tests))
+        mine = filter(self._claim, tests[first:] + tests[:first])
         test = next(mine, None)
         while test is not None:
             following = next(mine, None)  # whose fixtures pytest keeps
@@ -80,19 +85,19 @@ def run_all(processes: int, more: list[str]) -> dict[str, dict[str, str]]:
     with tempfile.TemporaryDirectory() as name:
         folder, environment = Path(name), {**os.environ, "OMP_NUM_THREADS": "1"}
         environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-        command = [sys.executable, __file__, "--share", name, *more]
 
-        def start() -> subprocess.Popen[bytes]:
+        def start(begin: float) -> subprocess.Popen[bytes]:
+            command = [sys.executable, __file__, "--share", name, "--begin", str(begin), *more]
             return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
 
-        running, started = [start() for _ in range(processes)], time.monotonic()
-        told = 0
+        running = {start(number / processes): number / processes for number in range(processes)}
+        told, started = 0, time.monotonic()
         while running:
             time.sleep(1)
             for process in [process for process in running if process.poll() is not None]:
-                running.remove(process)
+                begin = running.pop(process)
                 if process.returncode == CUDA_BROKE or process.returncode < 0:
-                    running.append(start())
+                    running[start(begin)] = begin
             done = (
                 Counter(line["outcome"] for line in outcomes(folder).values())
                 if int(time.monotonic()) % 30 == 0
@@ -131,40 +136,51 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1) - 2))
     parser.add_argument("--record", type=Path, default=RECORD)
+    parser.add_argument("--again", action="store_true", help="run the tests that failed, and correct the record")
     parser.add_argument("--check", action="store_true", help="compare the record with the sources, and run nothing")
     parser.add_argument("--share", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--begin", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--only", type=Path, help=argparse.SUPPRESS)
     options, more = parser.parse_known_args()
     if options.check:
         check()
         return 0
     if options.share is not None:
-        return int(pytest.main(["tests/gpu", "-p", "no:cacheprovider", *more], plugins=[Share(options.share)]))
+        only = None if options.only is None else set(json.loads(options.only.read_text())["failures"])
+        share = Share(options.share, options.begin, only)
+        return int(pytest.main(["tests/gpu", "-p", "no:cacheprovider", *more], plugins=[share]))
 
     import torch
+    import triton
 
     if not torch.cuda.is_available():
         print("make test-gpu needs a CUDA GPU; without one, make test interprets the kernels.")
         return 1
+    before = json.loads(options.record.read_text()) if options.again else {}
+    if options.again and before["sources"] != sources():
+        print("--again: the record is of other kernels. Run all tests.")
+        return 1
     started = time.monotonic()
-    found = run_all(options.processes, more)
+    found = run_all(options.processes, [*more, "--only", str(options.record)] if options.again else more)
     counts = Counter(line["outcome"] for line in found.values())
-    for test, line in sorted(found.items()):
-        if line["outcome"] == "failed":
-            print(f"FAILED {test}\n{line['text'][-1500:]}\n")
+    failures = {test: line["text"] for test, line in sorted(found.items()) if line["outcome"] == "failed"}
+    for test, text in failures.items():
+        print(f"FAILED {test}\n{text[-1500:]}\n")
     seconds = time.monotonic() - started
     print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped in {seconds:.0f} s")
     if not more:  # all of them
-        import triton
-
+        passed = {test for test, line in found.items() if line["outcome"] == "passed"}
+        again = set(before.get("failures", []))
         record = {
             "sources": sources(), "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
             "triton": triton.__version__, "date": date.today().isoformat(),
-            **{name: counts[name] for name in ("passed", "failed", "skipped")},
-            "failures": sorted(test for test, line in found.items() if line["outcome"] == "failed"),
+            "passed": before.get("passed", 0) + counts["passed"], "failed": len(again - passed | set(failures)),
+            "skipped": before.get("skipped", 0) + counts["skipped"], "failures": sorted(again - passed | set(failures)),
+            "passed_again": sorted(again & passed | set(before.get("passed_again", []))),
             "seconds": round(seconds), "processes": options.processes,
         }  # fmt: skip
         options.record.write_text(json.dumps(record, indent=1) + "\n")
-    return 1 if counts["failed"] or not counts["passed"] else 0
+    return 1 if failures or not counts["passed"] else 0
 
 
 if __name__ == "__main__":
