@@ -10,6 +10,7 @@ import json
 import re
 import statistics
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from benchmarks.real_text import (
 from benchmarks.translated_text import shaw_ablations, translation_europarl, translation_multi30k
 
 if TYPE_CHECKING:
-    from headway.cost import CostTable
+    from headway.cost import CostTable, Measurement
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -89,49 +90,72 @@ def attention_memory() -> str:
 
 
 def pretraining() -> str:
-    """Training speed beside transformers' BERT, and what position costs over none; the newest file of each length."""
-    from headway.cost import CostTable, Measurement
+    """Training speed beside the fastest setting of transformers' BERT; the newest run of each length that has them."""
+    runs = _pretraining_runs(
+        lambda table, cell: table.fastest_transformers(cell, "training", same_work=True) is not None
+    )
+
+    def shown(table: CostTable, cell: Measurement) -> list[str]:
+        rate, share = cell.tokens_per_second("training"), table.mfu(cell)
+        faster = [table.times_transformers(cell, "training", same_work=same) for same in (False, True)]
+        speed = ["–" if rate is None else f"{rate / 1e3:,.0f}", "–" if share is None else f"{100 * share:.0f} %"]
+        return [*speed, *(_cell(each and each.median) for each in faster)]
+
+    head = ("tokens/s, thousands", "MFU", "× transformers, fastest", "× same work")
+    tables = {n: table for n, (_, table) in runs.items()}
+    return _pretraining_table(runs, head, shown) + "\n" + _about_settings(tables)
+
+
+def pretraining_over_none() -> str:
+    """What position costs in a whole model, over `none`; the newest run of each length with all encodings."""
+    runs = _pretraining_runs(lambda table, cell: cell.row == "shaw" and cell.inference is not None)
+
+    def shown(table: CostTable, cell: Measurement) -> list[str]:
+        over = [table.ratio(cell, mode) for mode in ("training", "inference")]
+        return [_cell(each and each.median) for each in over]
+
+    return _pretraining_table(runs, ("training / none", "inference / none"), shown, skip="transformers")
+
+
+def _pretraining_runs(
+    wanted: Callable[[CostTable, Measurement], bool],
+) -> dict[int, tuple[Path, CostTable]]:
+    """By length, the newest run in which some row is `wanted`."""
+    from headway.cost import CostTable
 
     found: dict[int, tuple[Path, CostTable]] = {}
     for path in sorted(RESULTS.glob("pretraining_*.json"), key=_date_and_number):
         table = CostTable.from_json(json.loads(path.read_text()))
-        for _, length in table.groups():
-            found[length] = (path.relative_to(ROOT), table)
-    found = dict(sorted(found.items()))
-    lengths = list(found)
-    cells = {(n, each.row): each for n in lengths for each in found[n][1].measurements if each.length == n}
-    # Records up to 2026-11-19 have transformers in one setting only, and keep the columns of then.
-    settings = any(found[n][1].fastest_transformers(each, "training", same_work=True) for (n, _), each in cells.items())
+        for (_, length), cells in table.groups().items():
+            if any(wanted(table, cell) for cell in cells):
+                found[length] = (path.relative_to(ROOT), table)
+    return dict(sorted(found.items()))
 
-    def shown(table: CostTable, cell: Measurement | None) -> list[str]:
-        if cell is None:
-            return ["–"] * (6 if settings else 4)
-        rate, share = cell.tokens_per_second("training"), table.mfu(cell)
-        theirs, same = (table.times_transformers(cell, "training", same_work=each) for each in (False, True))
-        over = [table.ratio(cell, mode) for mode in ("training", "inference")]
-        ratios = [_cell(each and each.median) for each in ([theirs, same, *over] if settings else [theirs, *over])]
-        speed = ["–" if rate is None else f"{rate / 1e3:,.0f}"]
-        return [*speed, *(["–" if share is None else f"{100 * share:.0f} %"] if settings else []), *ratios]
 
-    more = "MFU | × transformers, fastest | × same work" if settings else "× transformers"
-    head = f"tokens/s, thousands | {more} | training / none | inference / none"
-    lines = ["| | " + " | ".join(f"n = {n}: {head}" for n in lengths) + " |"]
-    lines.append("|---" * ((6 if settings else 4) * len(lengths) + 1) + "|")
-    for row in dict.fromkeys(row for _, row in cells):
-        columns = [column for n in lengths for column in shown(found[n][1], cells.get((n, row)))]
+def _pretraining_table(
+    runs: dict[int, tuple[Path, CostTable]],
+    head: Sequence[str],
+    shown: Callable[[CostTable, Measurement], list[str]],
+    skip: str | None = None,  # a row
+) -> str:
+    cells = {(n, cell.row): cell for n, (_, table) in runs.items() for cell in table.measurements if cell.length == n}
+    lines = ["| | " + " | ".join(f"n = {n}: {name}" for n in runs for name in head) + " |"]
+    lines.append("|---" * (len(head) * len(runs) + 1) + "|")
+    for row in dict.fromkeys(row for _, row in cells if row != skip):
+        columns: list[str] = []
+        for n, (_, table) in runs.items():
+            columns += shown(table, cells[n, row]) if (n, row) in cells else ["–"] * len(head)
         lines.append(f"| {row} | " + " | ".join(columns) + " |")
-    record = json.loads((ROOT / found[lengths[0]][0]).read_text())
-    environment = record["environment"]
-    dates = ", ".join(dict.fromkeys(str(table.environment["date"]) for _, table in found.values()))
-    replayed = "replayed as CUDA graphs, " if record["config"].get("graphs") else ""
-    files = ", ".join(dict.fromkeys(f"[{path}](../{path})" for path, _ in found.values()))
+    tables = [table for _, table in runs.values()]
+    environment = tables[0].environment
+    dates = ", ".join(dict.fromkeys(str(table.environment["date"]) for table in tables))
+    files = ", ".join(dict.fromkeys(f"[{path}](../{path})" for path, _ in runs.values()))
     lines.append("")
     lines.append(
-        f"BERT-base, a whole optimizer step with dropout 0.1, bf16, torch.compile, {replayed}{environment['gpu']}, "
-        f"torch {environment['torch']}, {dates}; medians of rounds in which the rows take turns; {files}."
+        f"BERT-base, a whole optimizer step with dropout 0.1, bf16, torch.compile, replayed as CUDA graphs, "
+        f"{environment['gpu']}, torch {environment['torch']}, {dates}; medians of rounds in which the rows take turns; "
+        f"{files}."
     )
-    if settings:
-        lines.append(_about_settings({n: found[n][1] for n in lengths}))
     return "\n".join(lines)
 
 
@@ -281,6 +305,7 @@ TABLES = {
     "attention_bits": attention_bits,
     "attention_memory": attention_memory,
     "pretraining": pretraining,
+    "pretraining_over_none": pretraining_over_none,
     "cost_on_cpu": cost_on_cpu,
     "translation": translation,
     "pretraining_wiki": pretraining_wiki,

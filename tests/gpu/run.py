@@ -129,7 +129,8 @@ def check() -> None:
             f"tests/gpu/record.json ({record['date']}) is of other kernels: run make test-gpu on a GPU and commit it."
         )
     else:
-        print(f"GPU tests of these kernels: {record['passed']} passed on {record['gpu']}, {record['date']}.")
+        failed = f", {record['failed']} failed" if record["failed"] else ""
+        print(f"GPU tests of these kernels: {record['passed']} passed{failed} on {record['gpu']}, {record['date']}.")
 
 
 def main() -> int:

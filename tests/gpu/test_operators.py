@@ -72,7 +72,9 @@ def test_tables_of_a_matrix(kinds):
 @pytest.mark.parametrize(
     "kind", ["none", "toeplitz", "toeplitz and low rank", "dense", "two segments", "relative keys and values"]
 )
-def test_the_kernels_of_hopper(kind, length):
+def test_the_kernels_of_hopper(kind, length, monkeypatch):
+    # Weights of places have columns that are neither written nor read; opcheck would compare them.
+    monkeypatch.setattr(torch.Tensor, "new_empty", torch.Tensor.new_zeros)
     calls = calls_of(kind, "triton", 64, length, length, HALF, lengths=torch.tensor([length, 3], device=DEVICE))
     expected = "fused_relative" if "relative" in kind else "fused"
     assert [name for name in names(calls) if name != "matrix_tables"] == [expected, f"{expected}_backward"]
