@@ -61,7 +61,7 @@ def times_from_python(record: dict[str, Any]) -> str:
         for name in (name for name in next(iter(shapes.values())) if name in FROM_PYTHON):
             cells = [milliseconds(row[name]["launched"]) for row in shapes.values()]
             lines.append(f"| {name} | " + " | ".join(cells) + " |")
-        return "\n".join([*lines, "", "The same calls made from Python, without CUDA graphs, in the same run; medians."])
+        return "\n".join([*lines, "", "The same calls made from Python, without CUDA graphs; medians."])
     lines = table("ms from Python, forward / forward+backward", medians(record, "from Python"), FROM_PYTHON)
     about = "The same calls made from Python, without CUDA graphs, in the same run; medians."
     return "\n".join([*lines, "", about + spread(record, "from Python")])
