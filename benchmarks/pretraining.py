@@ -3,13 +3,13 @@
     python -m benchmarks.pretraining [--out benchmarks/results]
 
 bfloat16, torch.compile, a real optimizer step (forward, loss of 15 % masked words, backward, AdamW), and inference,
-replayed as CUDA graphs. transformers' BertForMaskedLM runs in the same rounds in several settings (`THEIRS`; see
-`headway.cost.theirs`): as it comes, compiled, compiled without an attention mask, that with cuDNN's kernels preferred,
-and with a head at the masked places alone, as ours is. Ratios are over the fastest that does all that BertForMaskedLM
-does, and, apart from these, over the fastest that does the same work as ours.
+replayed as CUDA graphs. transformers' BertForMaskedLM runs in the same rounds in several settings (`THEIRS`, and
+`headway.bench.cost.theirs`): as it comes, compiled, compiled without an attention mask, that with cuDNN's kernels
+preferred, and with a head at the masked places alone, as ours is. Ratios are over the fastest that does all that
+BertForMaskedLM does, and, apart from these, over the fastest that does the same work as ours.
 
-All rows of a length take turns (see `headway.cost`); a row that is wrong or breaks is reported and the others go on.
-It takes eight to nine minutes for both lengths on an H200 with 16 cores. --tiny tries the whole on a CPU.
+All rows of a length take turns (see `headway.bench.cost`); a row that is wrong or breaks is reported and the others go
+on. It takes eight to nine minutes for both lengths on an H200 with 16 cores. --tiny tries the whole on a CPU.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import add_record_options, environment, save
-from headway.cost import TRANSFORMERS, CostConfig, CostTable, measure
-from headway.cost.ratios import spread
-from headway.cost.show import show
+from headway.bench.cost import TRANSFORMERS, CostConfig, CostTable, measure
+from headway.bench.cost.ratios import spread
+from headway.bench.cost.show import show
 
 THEIRS = (
     f"{TRANSFORMERS}:compile=false:graphs=false",  # as it comes

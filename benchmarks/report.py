@@ -30,7 +30,7 @@ from benchmarks.real_text import (
 from benchmarks.translated_text import shaw_ablations, translation_europarl, translation_multi30k
 
 if TYPE_CHECKING:
-    from headway.cost import CostTable, Measurement
+    from headway.bench.cost import CostTable, Measurement
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -121,7 +121,7 @@ def _pretraining_runs(
     wanted: Callable[[CostTable, Measurement], bool],
 ) -> dict[int, tuple[Path, CostTable]]:
     """By length, the newest run in which some row is `wanted`."""
-    from headway.cost import CostTable
+    from headway.bench.cost import CostTable
 
     found: dict[int, tuple[Path, CostTable]] = {}
     for path in sorted(RESULTS.glob("pretraining_*.json"), key=_date_and_number):
@@ -161,8 +161,8 @@ def _pretraining_table(
 
 def _about_settings(tables: dict[int, CostTable]) -> str:
     """What the columns of `pretraining` mean, over which rows the ratios are, and how much rounds differ."""
-    from headway.cost.peak import PEAK_BF16
-    from headway.cost.ratios import spread
+    from headway.bench.cost.peak import PEAK_BF16
+    from headway.bench.cost.ratios import spread
 
     fastest, differ = [], 0.0
     rates = {PEAK_BF16[gpu] for table in tables.values() if (gpu := table.environment["gpu"]) in PEAK_BF16}
@@ -195,7 +195,7 @@ def _date_and_number(path: Path) -> tuple[str, int]:
 
 def cost_on_cpu() -> str:
     """What position costs a small model on a CPU, over none in the same rounds."""
-    from headway.cost import CostTable
+    from headway.bench.cost import CostTable
 
     record = newest("cost")
     table = CostTable.from_json({name: record[name] for name in ("config", "environment", "measurements")})
@@ -290,8 +290,8 @@ def _curves(name: str) -> str:
 
 def claims() -> str:
     """The ledger of the papers' claims, from all committed results."""
-    from headway.claims import ledger
-    from headway.claims.show import markdown
+    from headway.bench.claims import ledger
+    from headway.bench.claims.show import markdown
 
     return markdown(ledger(ROOT / "results")[0])
 

@@ -73,7 +73,7 @@ def translation_europarl() -> str:
 
 def shaw_ablations() -> str:
     """Shaw's Tables 2 and 3 at this size: BLEU of dev for each row, with the paper's own figures beside it."""
-    from headway.study.plans.translation_tables import CLIPS, PARTS
+    from headway.bench.study.plans.translation_tables import CLIPS, PARTS
 
     names = {(True, True): "keys and values", (True, False): "keys", (False, True): "values"}
     tables = (

@@ -28,8 +28,8 @@ from transformers import LogitsProcessor, LogitsProcessorList, MarianConfig, Mar
 from transformers.models.marian.modeling_marian import shift_tokens_right
 
 from benchmarks.measure import add_record_options, environment, ratios, save
+from headway.bench.recording import Recordings, own_stream
 from headway.models.translation import TranslationConfig, TranslationModel, translation_preset
-from headway.recording import Recordings, own_stream
 
 MARIAN = "transformers' MarianMT"
 ENCODINGS = ("sinusoidal", "shaw", "diet-rel", "t5", "diet-abs")

@@ -23,7 +23,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import headway as hw
-from headway.data import Language, Sentence
+from headway.bench.data import Language, Sentence
 
 PAD, MASK = 0, 1
 LAYERS, HEADS, HEAD_DIM, WIDTH = 2, 4, 16, 64

@@ -14,8 +14,8 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
 
 import headway.models  # noqa: F401  what `headway pretrain` made is then known to transformers, and converts as well
-from headway.convert import compare, convert
-from headway.data import Language, open_corpus, train_tokenizer
+from headway.bench.data import Language, open_corpus, train_tokenizer
+from headway.pretrained.conversion import compare, convert
 
 
 def stand_in(folder: str) -> str:
@@ -51,7 +51,7 @@ def main() -> None:
         )
 
         new.save_pretrained(f"{folder}/converted")
-        again = AutoModelForMaskedLM.from_pretrained(f"{folder}/converted")  # headway.convert registered its class
+        again = AutoModelForMaskedLM.from_pretrained(f"{folder}/converted")  # `hw.convert` registered its class
         words = torch.randint(5, len(tokenizer), (1, 4 * old))
         torch.testing.assert_close(again.eval()(words).logits, new.eval()(words).logits)
         print(f"loaded again as {type(again).__name__}: {tuple(again(words).logits.shape)}")

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 import headway as hw
-from headway.data import Language, open_corpus, train_tokenizer
+from headway.bench.data import Language, open_corpus, train_tokenizer
 
 
 def main() -> None:

@@ -8,9 +8,9 @@ recipes that fill the cells. Jobs that another study has done, in the same --sto
 
 from __future__ import annotations
 
-from headway.study.plan import Claim, Column, Plan, Row
-from headway.study.plans.recipes import builtin_finetuning
-from headway.tasks.pretrain import ModelChoice, Optimisation, PretrainConfig, Rhythm, Text
+from headway.bench.study.plan import Claim, Column, Plan, Row
+from headway.bench.study.plans.recipes import builtin_finetuning
+from headway.bench.tasks.pretrain import ModelChoice, Optimisation, PretrainConfig, Rhythm, Text
 
 TASK = "builtin:acceptability"
 

@@ -13,9 +13,9 @@ import tempfile
 from dataclasses import replace
 from itertools import islice
 
-from headway.data.translation.parallel import open_parallel
-from headway.tasks.translate import Translator, run, score
-from headway.tasks.translate.recipes import quick
+from headway.bench.data.translation.parallel import open_parallel
+from headway.bench.tasks.translate import Translator, run, score
+from headway.bench.tasks.translate.recipes import quick
 
 
 def main() -> None:

@@ -9,14 +9,14 @@ ROOMS = {  # page -> modules whose public names (`__all__`) it lists
     "attention": ("headway.attention",),
     "encodings": ("headway.encodings", "headway.encodings.overview"),
     "models": ("headway.models", "headway.models.translation"),
-    "data": ("headway.data",),
-    "tasks": ("headway.tasks.pretrain", "headway.tasks.finetune", "headway.tasks.translate"),
-    "analysis": ("headway.analysis",),
-    "convert": ("headway.convert",),
-    "cost": ("headway.cost",),
-    "study": ("headway.study.plan", "headway.study.plans", "headway.study.study"),
-    "claims": ("headway.claims",),
-    "report": ("headway.report", "headway.report.study"),
+    "bench.data": ("headway.bench.data",),
+    "bench.tasks": ("headway.bench.tasks.pretrain", "headway.bench.tasks.finetune", "headway.bench.tasks.translate"),
+    "pretrained.analysis": ("headway.pretrained.analysis",),
+    "pretrained.conversion": ("headway.pretrained.conversion",),
+    "bench.cost": ("headway.bench.cost",),
+    "bench.study": ("headway.bench.study.plan", "headway.bench.study.plans", "headway.bench.study.study"),
+    "bench.claims": ("headway.bench.claims",),
+    "bench.report": ("headway.bench.report", "headway.bench.report.study"),
 }
 
 

@@ -6,7 +6,7 @@ import json
 from functools import cache
 from pathlib import Path
 
-from headway.cost import CostTable
+from headway.bench.cost import CostTable
 
 ROOT = Path(__file__).parents[2]
 PROTOCOL = "BERT-base, a whole step, bf16, compiled; median of the ratios, and where three fifths of the rounds lie."

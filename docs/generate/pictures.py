@@ -16,8 +16,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from headway.bench.report.figures import LOOK, SIGN, bare
 from headway.encodings import encoding
-from headway.report.figures import LOOK, SIGN, bare
 
 PATTERNS = ("previous word", "near words", "first word")
 LENGTH, HEAD_DIM, STEPS = 40, 16, 400

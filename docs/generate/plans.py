@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway.study.plans import PLANS
+from headway.bench.study.plans import PLANS
 
 
 def plans_table() -> str:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from headway.analysis import Measures, analyze
     from headway.attention.call import Explanation, attention, explain, self_attention
     from headway.bias import (
         Bias,
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
         Toeplitz,
         ValueBias,
     )
-    from headway.convert.surgery import convert
     from headway.encodings import ENCODINGS, encoding
     from headway.models import (
         PRESETS,
@@ -42,6 +40,8 @@ if TYPE_CHECKING:
         preset,
         translation_preset,
     )
+    from headway.pretrained.analysis import Measures, analyze
+    from headway.pretrained.conversion.surgery import convert
 
 _HOMES = {
     "attention": "headway.attention.call",
@@ -70,9 +70,9 @@ _HOMES = {
     "TranslationConfig": "headway.models",
     "TranslationModel": "headway.models",
     "translation_preset": "headway.models",
-    "analyze": "headway.analysis",
-    "Measures": "headway.analysis",
-    "convert": "headway.convert.surgery",
+    "analyze": "headway.pretrained.analysis",
+    "Measures": "headway.pretrained.analysis",
+    "convert": "headway.pretrained.conversion.surgery",
 }
 
 __all__ = [

@@ -9,9 +9,9 @@ import torch
 import transformers
 from numpy.testing import assert_allclose
 
-from headway.analysis import analyze
+from headway.bench.report import analysis_page
 from headway.models import EncoderConfig, EncoderModel
-from headway.report import analysis_page
+from headway.pretrained.analysis import analyze
 from headway.storage import write_json
 
 pytestmark = pytest.mark.browser

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.report.study.page import study_page
+from headway.bench.report.study.page import study_page
 
 pytestmark = pytest.mark.browser
 

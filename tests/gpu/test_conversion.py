@@ -14,8 +14,8 @@ import torch
 from transformers import BertConfig, BertModel
 
 from headway.attention import call
-from headway.convert import BIASES, convert, interface
-from headway.convert.converted import encoding_of
+from headway.pretrained.conversion import BIASES, convert, interface
+from headway.pretrained.conversion.converted import encoding_of
 
 CUDA = torch.cuda.is_available()
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

@@ -8,13 +8,13 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel
 
-from headway.data.text.tokenizers import train_tokenizer
+from headway.bench.data.text.tokenizers import train_tokenizer
+from headway.bench.tasks.finetune import Data, Grid, Start, run
+from headway.bench.tasks.finetune.recipes import quick
+from headway.bench.tasks.finetune.update import Update
+from headway.bench.tasks.training.runs import RunFolder
 from headway.encodings import ENCODINGS
 from headway.models import EncoderForMaskedLM, preset
-from headway.tasks.finetune import Data, Grid, Start, run
-from headway.tasks.finetune.recipes import quick
-from headway.tasks.finetune.update import Update
-from headway.tasks.training.runs import RunFolder
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from headway.tasks.pretrain import ModelChoice, Optimisation, PretrainConfig, Rhythm, Text, run
-from headway.tasks.training import checkpoint
-from headway.tasks.training.loop import Training
-from headway.tasks.training.runs import RunFolder
+from headway.bench.tasks.pretrain import ModelChoice, Optimisation, PretrainConfig, Rhythm, Text, run
+from headway.bench.tasks.training import checkpoint
+from headway.bench.tasks.training.loop import Training
+from headway.bench.tasks.training.runs import RunFolder
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from headway.bench.tasks.training.runs import RunFolder
+from headway.bench.tasks.translate import run
+from headway.bench.tasks.translate.recipes import recipe
 from headway.encodings import ENCODINGS
 from headway.models.translation import TranslationModel, translation_preset
 from headway.models.translation import search as search_module
 from headway.models.translation.stepping import Stepper
-from headway.tasks.training.runs import RunFolder
-from headway.tasks.translate import run
-from headway.tasks.translate.recipes import recipe
 
 pytestmark = [
     pytest.mark.gpu,

@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from typer.testing import CliRunner
 
-from headway.analysis import FAMILIES
 from headway.cli.analyze import analyze, drawn_texts
 from headway.models import EncoderConfig, EncoderForMaskedLM
+from headway.pretrained.analysis import FAMILIES
 
 WORDS = [
     "[PAD]",
@@ -119,8 +119,8 @@ def test_everything_is_written_and_named(bert, text, tmp_path):
 
 
 def test_the_measures_are_those_of_the_library(bert, tmp_path):
-    from headway.analysis import analyze as measured
-    from headway.analysis import load_model
+    from headway.pretrained.analysis import analyze as measured
+    from headway.pretrained.analysis import load_model
 
     run(bert, "--out", tmp_path / "out", "--positions", 20, "--kernels", "1", "--no-figures")
     assert not (tmp_path / "out" / "figures").exists()
@@ -324,7 +324,7 @@ def test_a_text_without_line_breaks_has_pieces_too(tmp_path, between):
 
 @pytest.mark.parametrize("mode", ["supplement", "replace"])
 def test_a_converted_folder_is_analysed(bert, text, tmp_path, mode):
-    from headway.convert import convert
+    from headway.pretrained.conversion import convert
 
     model = transformers.BertForMaskedLM.from_pretrained(bert)
     converted = convert(model, "diet-rel", mode=mode, start="random", max_length=40)
@@ -350,7 +350,7 @@ def test_a_converted_folder_is_analysed(bert, text, tmp_path, mode):
 
 
 def test_an_encoder_that_was_converted_is_analysed_as_any_other(tmp_path):
-    from headway.convert import convert
+    from headway.pretrained.conversion import convert
 
     config = EncoderConfig(**SIZES, encoding="learned", segments="none", pad_token_id=0)
     convert(randomized(EncoderForMaskedLM(config)), "tisa", kernels=2, start="random").save_pretrained(

@@ -128,7 +128,7 @@ def test_what_the_commands_write_is_read(tmp_path):
     """Pretraining, fine-tuning, analysis and translation, tiny, in the layout that the readers expect."""
     from typer.testing import CliRunner
 
-    from headway.claims import read_results
+    from headway.bench.claims import read_results
     from headway.cli import app
 
     results = tmp_path / "results"

@@ -24,11 +24,11 @@ from transformers import (
 )
 from typer.testing import CliRunner
 
+from headway.bench.data import Language
+from headway.bench.data.text.tokenizers import train_tokenizer
 from headway.cli.convert import convert as command
-from headway.convert import convert
-from headway.convert.converted import encoding_of
-from headway.data import Language
-from headway.data.text.tokenizers import train_tokenizer
+from headway.pretrained.conversion import convert
+from headway.pretrained.conversion.converted import encoding_of
 
 SIZES = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128}
 app = typer.Typer(rich_markup_mode=None)
@@ -144,9 +144,9 @@ def test_finetune_takes_a_converted_model(folders, tmp_path):
     """Pretrained on masked words, converted, then a classifier: the whole way, on the built-in language."""
     from dataclasses import replace
 
-    from headway.tasks.finetune import Data, Grid, Start
-    from headway.tasks.finetune import run as finetune
-    from headway.tasks.finetune.recipes import quick
+    from headway.bench.tasks.finetune import Data, Grid, Start
+    from headway.bench.tasks.finetune import run as finetune
+    from headway.bench.tasks.finetune.recipes import quick
 
     convert(BertForMaskedLM.from_pretrained(folders / "bert"), "tisa", mode="replace", kernels=1).save_pretrained(
         tmp_path / "model"
@@ -216,10 +216,10 @@ def test_the_command_converts_what_pretrain_made(folders, pretrained, tmp_path):
 def test_finetune_takes_a_converted_encoder(pretrained, tmp_path, mode):
     from dataclasses import replace
 
+    from headway.bench.tasks.finetune import Data, Grid, Start
+    from headway.bench.tasks.finetune import run as finetune
+    from headway.bench.tasks.finetune.recipes import quick
     from headway.models import EncoderForMaskedLM, EncoderForSequenceClassification
-    from headway.tasks.finetune import Data, Grid, Start
-    from headway.tasks.finetune import run as finetune
-    from headway.tasks.finetune.recipes import quick
 
     made = convert(EncoderForMaskedLM.from_pretrained(pretrained), "diet-rel", mode=mode)
     made.save_pretrained(tmp_path / "model")
@@ -241,7 +241,7 @@ def test_finetune_takes_a_converted_encoder(pretrained, tmp_path, mode):
 TRAINING = """
 import sys, torch
 from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
-import headway.convert
+import headway.pretrained.conversion
 
 torch.manual_seed(0)
 model = AutoModelForSequenceClassification.from_pretrained(sys.argv[1])
@@ -298,6 +298,6 @@ def test_compiled_whole(folders, name):
 
 def test_loading_needs_no_scikit_learn(tmp_path):
     """Only what measures does."""
-    code = "import sys; import headway.convert; print('headway.analysis' in sys.modules)"
+    code = "import sys; import headway.pretrained.conversion; print('headway.pretrained.analysis' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -141,9 +141,11 @@ def rows_of_papers() -> list[list[str]]:
 
 
 def test_papers_name_classes_tests_and_plans_that_exist():
-    from headway.study.plans import PLANS
+    from headway.bench.study.plans import PLANS
 
-    homes = [importlib.import_module(f"headway.{room}") for room in ("encodings", "bias", "models", "analysis")]
+    homes = [
+        importlib.import_module(f"headway.{room}") for room in ("encodings", "bias", "models", "pretrained.analysis")
+    ]
     homes.append(importlib.import_module("headway.models.translation"))
     named = set()
     for paper, equation, classes, tests, plans in rows_of_papers():
@@ -172,7 +174,7 @@ def _load(name: str) -> object:
 
 
 def test_plans_beside_an_encoding_use_it():
-    from headway.study.plans import PLANS
+    from headway.bench.study.plans import PLANS
 
     by_class = {kind.__name__: name for name, kind in ENCODINGS.items()}
     for _, equation, classes, _, plans in rows_of_papers():

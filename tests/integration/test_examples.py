@@ -44,7 +44,7 @@ def test_example_runs(name, tmp_path):
 
 
 def test_the_plan_of_the_examples_is_one():
-    from headway.study.plans import find_plan
+    from headway.bench.study.plans import find_plan
 
     assert find_plan(str(ROOT / "examples" / "study_plan.py")).rows
 

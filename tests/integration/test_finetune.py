@@ -18,12 +18,12 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertModel
 from typer.testing import CliRunner
 
+from headway.bench.data.text.tokenizers import train_tokenizer
+from headway.bench.tasks.finetune import Data, Grid, Spans, Start, predictions, run, run_all
+from headway.bench.tasks.finetune.recipes import quick
+from headway.bench.tasks.training.runs import RunStopped
 from headway.cli import app
-from headway.data.text.tokenizers import train_tokenizer
 from headway.models import EncoderForMaskedLM, preset
-from headway.tasks.finetune import Data, Grid, Spans, Start, predictions, run, run_all
-from headway.tasks.finetune.recipes import quick
-from headway.tasks.training.runs import RunStopped
 
 SIZES = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128}
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "initializer_range": 0.1}
@@ -166,7 +166,7 @@ def test_a_killed_run_ends_the_same(folders, glue, tmp_path):
         small("sst2", folders / "ours", tmp_path / name, rates=(3e-4,), data=data, **rhythm)
         for name in ("killed", "whole")
     )
-    code = f"from headway.tasks.finetune import *; run({killed!r}, cpu=True)"
+    code = f"from headway.bench.tasks.finetune import *; run({killed!r}, cpu=True)"
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
     deadline = time.monotonic() + 120
     while not list((tmp_path / "killed").glob("runs/*/checkpoints/step-0000001*")) and process.poll() is None:
@@ -231,7 +231,7 @@ def test_sweeps_share_the_processes_and_jobs_change_nothing(folders, glue, tmp_p
 
 
 def test_a_sweep_has_its_result_before_the_next_one_begins(folders, glue, tmp_path, monkeypatch):
-    from headway.tasks.finetune import workers
+    from headway.bench.tasks.finetune import workers
 
     data = Data(train=(str(glue),), on_error="skip", limit=32)
     first, second = (

@@ -15,7 +15,7 @@ SHARED = """
 import os, sys, time
 from pathlib import Path
 from types import SimpleNamespace
-from headway.tasks.finetune import workers
+from headway.bench.tasks.finetune import workers
 
 class Stub:
     def __init__(self, sweeps, **options):

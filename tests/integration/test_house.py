@@ -11,33 +11,29 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "headway"
 
-ALLOWED = {  # room -> rooms it may import (docs/architecture.md)
+LIBRARY = ("bias", "attention", "encodings", "models")
+ALLOWED = {  # room -> rooms it may import, beside storage.py (docs/architecture.md)
     "bias": {"running"},
     "attention": {"bias", "running"},
     "encodings": {"bias", "running"},
     "models": {"attention", "encodings", "bias", "running"},
-    "data": {"storage"},
-    "tasks": {"models", "data", "encodings", "convert", "recording", "storage"},
-    "analysis": {"models", "encodings", "attention", "bias", "storage"},
-    "cost": {"models", "encodings", "attention", "bias", "recording", "storage"},
-    "convert": {"analysis", "encodings", "attention", "bias", "running", "storage"},
-    "study": {"tasks", "analysis", "convert", "cost", "data", "encodings", "models", "storage"},
-    "claims": {"storage"},
-    "report": {"storage"},
-    "cli": {
-        "analysis",
-        "claims",
-        "convert",
-        "cost",
-        "data",
-        "encodings",
-        "models",
-        "report",
-        "storage",
-        "study",
-        "tasks",
+    "pretrained/analysis": {*LIBRARY},
+    "pretrained/conversion": {*LIBRARY, "pretrained/analysis", "running"},
+    "bench/data": set(),
+    "bench/tasks": {*LIBRARY, "pretrained/conversion", "bench/data", "bench/recording"},
+    "bench/cost": {*LIBRARY, "bench/recording"},
+    "bench/study": {
+        *LIBRARY,
+        "pretrained/analysis",
+        "pretrained/conversion",
+        "bench/data",
+        "bench/tasks",
+        "bench/cost",
     },
+    "bench/claims": set(),
+    "bench/report": set(),
 }
+TWO_FLOORS = ("pretrained", "bench")  # folders whose rooms are the folders in them
 
 
 def imported_rooms(path: Path) -> set[str]:
@@ -45,17 +41,26 @@ def imported_rooms(path: Path) -> set[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: write imports in full"
-            names = [node.module or ""]
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         else:
             continue
-        rooms |= {name.split(".")[1] for name in names if name.startswith("headway.")}
-    return rooms
+        for _, first, *rest in (name.split(".") for name in names if name.startswith("headway.")):
+            rooms.add(f"{first}/{rest[0]}" if first in TWO_FLOORS and rest else first)
+    return rooms - {"storage"}
+
+
+def folders(where: Path) -> set[str]:
+    return {path.name for path in where.iterdir() if path.is_dir() and path.name != "__pycache__"}
 
 
 def test_every_room_is_in_the_plan():
-    assert {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"} == set(ALLOWED)
+    assert folders(SOURCE) == {*LIBRARY, *TWO_FLOORS, "cli"}
+    for floor in TWO_FLOORS:
+        assert {f"{floor}/{room}" for room in folders(SOURCE / floor)} == {
+            room for room in ALLOWED if room.startswith(floor)
+        }
 
 
 @pytest.mark.parametrize("room", ALLOWED)
@@ -63,6 +68,44 @@ def test_a_room_imports_only_rooms_above_it(room):
     for path in (SOURCE / room).rglob("*.py"):
         beyond = imported_rooms(path) - ALLOWED[room] - {room}
         assert not beyond, f"{path.relative_to(SOURCE)} imports {sorted(beyond)}"
+
+
+def test_the_library_is_whole_without_the_rest():
+    """Every module of it, and of the package itself, loads where `pretrained`, `bench` and `cli` are not there."""
+    code = """
+import pkgutil, sys
+for name in ("pretrained", "bench", "cli"):
+    sys.modules[f"headway.{name}"] = None  # so that importing it fails
+import headway
+for room in sys.argv[1:]:
+    package = __import__(f"headway.{room}", fromlist=["x"])
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if module.name != "headway.attention.triton.op" and "kernel" not in module.name:
+            __import__(module.name)
+"""
+    done = subprocess.run([sys.executable, "-c", code, *LIBRARY], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_modules_do_not_import_one_another_in_circles():
+    """What stands at the top of a module; an import inside a function is a choice, and so are types alone."""
+    names = {
+        ".".join(("headway", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__"): path
+        for path in SOURCE.rglob("*.py")
+    }
+    left = {name: imported_modules(path, names) - {name} for name, path in names.items()}
+    while free := {name for name, needed in left.items() if not needed & set(left)}:
+        left = {name: needed for name, needed in left.items() if name not in free}
+    assert not left
+
+
+def imported_modules(path: Path, names: dict[str, Path]) -> set[str]:
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom):
+            parts = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {part if part in names else str(node.module) for part in parts}
+    return found & set(names)
 
 
 def test_backends_do_not_import_one_another():
@@ -86,7 +129,7 @@ def loaded_by(statement: str) -> set[str]:
 def test_importing_headway_loads_nothing_heavy():
     assert "torch" not in loaded_by("import headway")
     assert "torch" not in loaded_by("import headway.cli")
-    assert "torch" not in loaded_by("import headway.data")
+    assert "torch" not in loaded_by("import headway.bench.data")
 
 
 def test_importing_the_core_loads_torch_and_nothing_optional():

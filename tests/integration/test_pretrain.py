@@ -15,10 +15,10 @@ from training_runs import assert_close, assert_same_run, log, one_thread, weight
 from transformers import AutoModelForMaskedLM, pipeline
 from typer.testing import CliRunner
 
+from headway.bench.data import MlmBatches, Shards, open_corpus
+from headway.bench.tasks.pretrain import Rhythm, RunStopped, Text
+from headway.bench.tasks.training import checkpoint
 from headway.cli import app
-from headway.data import MlmBatches, Shards, open_corpus
-from headway.tasks.pretrain import Rhythm, RunStopped, Text
-from headway.tasks.training import checkpoint
 
 _one_thread = pytest.fixture(scope="module", autouse=True)(one_thread)
 data = shards

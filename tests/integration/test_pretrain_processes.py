@@ -12,11 +12,11 @@ import pytest
 from tiny_pretraining import STEPS, TINY, WITHOUT_DROPOUT, pretrain, shards, tiny
 from training_runs import assert_close, finished, forked_for, log, one_thread, until, weights
 
-from headway.tasks.pretrain import Rhythm
-from headway.tasks.training import checkpoint
+from headway.bench.tasks.pretrain import Rhythm
+from headway.bench.tasks.training import checkpoint
 
 _one_thread = pytest.fixture(scope="module", autouse=True)(one_thread)
-data, forked = shards, forked_for("headway.tasks.pretrain")
+data, forked = shards, forked_for("headway.bench.tasks.pretrain")
 
 
 def test_a_batch_that_processes_cannot_share(tmp_path, data, forked):

@@ -26,12 +26,12 @@ from training_runs import (
     weights,
 )
 
-from headway.tasks.pretrain import Rhythm, RunStopped, Text
-from headway.tasks.training import checkpoint
-from headway.tasks.training.objective import MaskedWords
+from headway.bench.tasks.pretrain import Rhythm, RunStopped, Text
+from headway.bench.tasks.training import checkpoint
+from headway.bench.tasks.training.objective import MaskedWords
 
 _one_thread = pytest.fixture(scope="module", autouse=True)(one_thread)
-data, forked = shards, forked_for("headway.tasks.pretrain")
+data, forked = shards, forked_for("headway.bench.tasks.pretrain")
 
 
 def test_killed_anywhere_it_ends_with_the_same_bits(tmp_path, data, forked):
@@ -79,7 +79,7 @@ def test_interrupted_around_a_checkpoint(tmp_path, data, monkeypatch, name, call
 
 
 def test_interrupted_between_the_model_and_the_result(tmp_path, data, monkeypatch):
-    from headway.tasks.pretrain import pretraining as module
+    from headway.bench.tasks.pretrain import pretraining as module
 
     interrupted(tiny(tmp_path / "run", data), monkeypatch, module, "write_json", 0)
     saved = weights(tmp_path / "run")

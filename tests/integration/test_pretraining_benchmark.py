@@ -5,7 +5,7 @@ import re
 import sys
 
 from benchmarks import pretraining, report
-from headway.cost import CostConfig, CostTable, Measurement, Timing, measure
+from headway.bench.cost import CostConfig, CostTable, Measurement, Timing, measure
 
 
 def test_it_prints_a_table_and_saves_the_numbers(tmp_path, monkeypatch, capsys):

@@ -63,7 +63,7 @@ def stand_ins(tmp_path_factory):
     """What commands name and a test has not: a pretrained model of the Hub, and a text."""
     from transformers import BertConfig, BertForMaskedLM
 
-    from headway.data import Language, open_corpus, train_tokenizer
+    from headway.bench.data import Language, open_corpus, train_tokenizer
 
     folder = tmp_path_factory.mktemp("stand-ins")
     tokenizer = train_tokenizer([open_corpus("builtin:300")], kind="word", out=folder / "bert")

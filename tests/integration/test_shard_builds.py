@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from headway.data import Shards, open_corpus
+from headway.bench.data import Shards, open_corpus
 
 BUILD = """
 import sys
-from headway.data import build_shards, train_tokenizer
-from headway.data.mlm import shard_writer
+from headway.bench.data import build_shards, train_tokenizer
+from headway.bench.data.mlm import shard_writer
 text, out = sys.argv[1:3]
 tokenizer = train_tokenizer("builtin:5", "word")
 if len(sys.argv) > 3:
@@ -84,7 +84,7 @@ def test_several_processes_may_build_at_once(source, tmp_path):
 def test_local_text_to_batches_needs_no_datasets(source, tmp_path):
     code = """
 import sys
-from headway.data import MlmBatches, build_shards, train_tokenizer
+from headway.bench.data import MlmBatches, build_shards, train_tokenizer
 text, out = sys.argv[1:3]
 tokenizer = train_tokenizer(text, vocab_size=200)
 MlmBatches(build_shards(text, tokenizer, out, max_length=64), 8).batch(0)
@@ -102,7 +102,7 @@ def test_memory_does_not_grow_with_the_corpus(source, tmp_path):
     code = """
 import re, sys
 from pathlib import Path
-from headway.data import build_shards, train_tokenizer
+from headway.bench.data import build_shards, train_tokenizer
 text, out = sys.argv[1:3]
 build_shards(text, train_tokenizer("builtin:5", "word"), out, shard_tokens=1 << 20)
 print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])  # ru_maxrss may be the parent's

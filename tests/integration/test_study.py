@@ -26,11 +26,11 @@ app.command()(report)
 PLAN = textwrap.dedent(
     """
     from dataclasses import replace
-    from headway.study.plan import Claim, Column, Plan, Row
-    from headway.study.plans.recipes import builtin_finetuning
-    from headway.study.plans.translation_tables import builtin_translation
-    from headway.tasks.finetune import Grid
-    from headway.tasks.pretrain import ModelChoice, Optimisation, PretrainConfig, Rhythm, Text
+    from headway.bench.study.plan import Claim, Column, Plan, Row
+    from headway.bench.study.plans.recipes import builtin_finetuning
+    from headway.bench.study.plans.translation_tables import builtin_translation
+    from headway.bench.tasks.finetune import Grid
+    from headway.bench.tasks.pretrain import ModelChoice, Optimisation, PretrainConfig, Rhythm, Text
 
     SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 
@@ -228,7 +228,7 @@ def test_the_example_plan_builds():
 
 
 def test_a_full_disk_is_told_before_anything_begins(tmp_path, monkeypatch):
-    monkeypatch.setattr("headway.study.study.free_bytes", lambda path: 1000)
+    monkeypatch.setattr("headway.bench.study.study.free_bytes", lambda path: 1000)
     stopped = call("study", "parameters", "--out", tmp_path / "out", "--cpu")
     assert stopped.exit_code == 1
     assert "GB free for the jobs" in stopped.stderr
@@ -237,9 +237,9 @@ def test_a_full_disk_is_told_before_anything_begins(tmp_path, monkeypatch):
 ALBERT_PLAN = textwrap.dedent(
     """
     from dataclasses import replace
-    from headway.study.plan import Column, Plan, Row
-    from headway.study.plans.recipes import builtin_finetuning
-    from headway.tasks.finetune import Grid
+    from headway.bench.study.plan import Column, Plan, Row
+    from headway.bench.study.plans.recipes import builtin_finetuning
+    from headway.bench.tasks.finetune import Grid
 
     TASK = "builtin:acceptability"
 
@@ -271,7 +271,7 @@ def test_a_pretrained_model_takes_the_place_of_pretraining(tmp_path):
     import torch
     from transformers import AlbertConfig, AlbertForMaskedLM
 
-    from headway.data import train_tokenizer
+    from headway.bench.data import train_tokenizer
 
     tokenizer = train_tokenizer("builtin:200", kind="word")
     sizes = {"hidden_size": 16, "embedding_size": 8, "intermediate_size": 16, "num_attention_heads": 2}

@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 from training_runs import assert_same_run, finished, forked_for, log, one_thread, saved_step, until, weights
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from headway.data.translation.cleaning import Rules
-from headway.tasks.training import checkpoint
-from headway.tasks.translate import (
+from headway.bench.data.translation.cleaning import Rules
+from headway.bench.tasks.training import checkpoint
+from headway.bench.tasks.translate import (
     ModelChoice,
     Optimisation,
     ParallelData,
@@ -34,7 +34,7 @@ ABOVE_NOISE = 1e-4  # Adam's epsilon; with 1e-9 gradients that are zero but for 
 
 
 _one_thread = pytest.fixture(scope="module", autouse=True)(one_thread)
-forked = forked_for("headway.tasks.translate")
+forked = forked_for("headway.bench.tasks.translate")
 
 
 @pytest.fixture(scope="module")

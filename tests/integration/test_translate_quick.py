@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from headway.data.translation.parallel import open_parallel
-from headway.tasks.translate import Translator, run, score
-from headway.tasks.translate.recipes import quick
+from headway.bench.data.translation.parallel import open_parallel
+from headway.bench.tasks.translate import Translator, run, score
+from headway.bench.tasks.translate.recipes import quick
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from headway.tasks.pretrain import ModelChoice, Optimisation, PretrainConfig, Rhythm, Text, run
+from headway.bench.tasks.pretrain import ModelChoice, Optimisation, PretrainConfig, Rhythm, Text, run
 
 STEPS = 24
 TINY = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from headway.tasks.training import checkpoint
+from headway.bench.tasks.training import checkpoint
 
 SCRIPT = """
 import os

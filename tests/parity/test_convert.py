@@ -7,8 +7,8 @@ import torch
 import transformers
 from transformers import AutoModel
 
-from headway.convert import BIASES, convert
-from headway.convert.converted import encoding_of
+from headway.pretrained.conversion import BIASES, convert
+from headway.pretrained.conversion.converted import encoding_of
 
 SIZES = {
     "vocab_size": 60,

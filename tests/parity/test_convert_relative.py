@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM, BertModel, RobertaConfig, RobertaModel
 
-from headway.analysis.hidden_states import of_tokens
-from headway.analysis.position_scores import scores_of
-from headway.analysis.reading import read
-from headway.convert import load_relative
+from headway.pretrained.analysis.hidden_states import of_tokens
+from headway.pretrained.analysis.position_scores import scores_of
+from headway.pretrained.analysis.reading import read
+from headway.pretrained.conversion import load_relative
 
 LENGTH, HEADS, WIDTH, LAYERS = 12, 2, 8, 2
 SIZES = {

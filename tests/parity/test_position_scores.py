@@ -10,10 +10,10 @@ import torch
 import transformers
 from numpy.testing import assert_allclose
 
-from headway.analysis.hidden_states import of_positions, of_tokens
-from headway.analysis.position_scores import position_scores, scores_of
-from headway.analysis.reading import read
 from headway.models import EncoderConfig, EncoderModel
+from headway.pretrained.analysis.hidden_states import of_positions, of_tokens
+from headway.pretrained.analysis.position_scores import position_scores, scores_of
+from headway.pretrained.analysis.reading import read
 
 SIZES = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3}
 BERT = {**SIZES, "intermediate_size": 32, "max_position_embeddings": 20, "type_vocab_size": 2}
@@ -261,7 +261,7 @@ CONVERTIBLE = ["bert", "roberta", "electra", "albert, three groups", "albert", "
 
 
 def converted(name, to, mode):
-    from headway.convert import convert
+    from headway.pretrained.conversion import convert
 
     model = build(name)
     made = convert(model, to, mode=mode, start=None if to == "alibi" else "random")

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.data import Language, corrupt
-from headway.data.language.grammar import Clause, NounPhrase, Predicate, Prepositional, Relative
-from headway.data.language.labelled import CORRUPTIONS
+from headway.bench.data import Language, corrupt
+from headway.bench.data.language.grammar import Clause, NounPhrase, Predicate, Prepositional, Relative
+from headway.bench.data.language.labelled import CORRUPTIONS
 
 LANGUAGES = [
     Language(),

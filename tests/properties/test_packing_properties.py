@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headway.data import Shards, build_shards, open_corpus, train_tokenizer
-from headway.data.mlm.masking import IGNORED, Masking
-from headway.data.mlm.order import RowOrder, permuted
-from headway.data.mlm.packing import SHORTEST_START, FullRows, sentences, whole_sentences
-from headway.data.text.sampling import quotas, smoothed_shares
+from headway.bench.data import Shards, build_shards, open_corpus, train_tokenizer
+from headway.bench.data.mlm.masking import IGNORED, Masking
+from headway.bench.data.mlm.order import RowOrder, permuted
+from headway.bench.data.mlm.packing import SHORTEST_START, FullRows, sentences, whole_sentences
+from headway.bench.data.text.sampling import quotas, smoothed_shares
 
 LAWS = settings(max_examples=60)
 DISK = settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])

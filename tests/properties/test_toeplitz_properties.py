@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from headway.analysis.toeplitz import diagonals, toeplitz_fit, toeplitz_r2
+from headway.pretrained.analysis.toeplitz import diagonals, toeplitz_fit, toeplitz_r2
 
 matrices = st.tuples(st.integers(3, 12), st.integers(0, 10**6)).map(
     lambda drawn: np.random.default_rng(drawn[1]).normal(size=(drawn[0], drawn[0]))

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.data.translation.batches import TranslationBatches, cut, padded
+from headway.bench.data.translation.batches import TranslationBatches, cut, padded
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 90), st.integers(1, 90)), min_size=1, max_size=80)
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.data.text.tokenizers import train_tokenizer
-from headway.data.transfer.examples import Answer, Question
-from headway.data.transfer.windows import NOWHERE, windows
-from headway.tasks.finetune.spans import best_answers
+from headway.bench.data.text.tokenizers import train_tokenizer
+from headway.bench.data.transfer.examples import Answer, Question
+from headway.bench.data.transfer.windows import NOWHERE, windows
+from headway.bench.tasks.finetune.spans import best_answers
 
 WORDS = ("cat", "catfish", "sat", "mat,", "(the", "hat)", "été", "北京大学", "Don't", "2019", "ﬁsh", "ＡＢ")
 

@@ -14,7 +14,7 @@ import typer
 from headway.cli.options import seed_option
 
 if TYPE_CHECKING:
-    from headway.analysis import Measures
+    from headway.pretrained.analysis import Measures
 
 TEXTS = 8  # unless --texts says another number
 LETTERS = 6  # of one token, about, with the space: a text is this many times --text-length long
@@ -58,7 +58,7 @@ def analyze(
     from headway.cli.failures import told
 
     with told():
-        from headway.report import analysis_figures, analysis_page
+        from headway.bench.report import analysis_figures, analysis_page
 
         unread = [
             f"--{name}" for name, value in {"texts": texts, "text-length": text_length}.items() if value is not None
@@ -132,9 +132,9 @@ def measure(config: dict[str, Any], *, quiet: bool) -> Measures:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
-    import headway.convert  # noqa: F401  converted models are then known to transformers
-    from headway.analysis import analyze, load_model, load_tokenizer
-    from headway.analysis.text_measures import USUAL
+    import headway.pretrained.conversion  # noqa: F401  converted models are then known to transformers
+    from headway.pretrained.analysis import analyze, load_model, load_tokenizer
+    from headway.pretrained.analysis.text_measures import USUAL
 
     disable_progress_bar()  # one bar is enough
     set_verbosity_error()  # load_model itself says what is missing

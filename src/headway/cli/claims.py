@@ -31,8 +31,8 @@ def claims(
       headway claims --only contradicted,supported
       headway claims --json --results results
     """
-    from headway.claims import show, verdicts
-    from headway.claims.ledger import entry, ledger, to_json
+    from headway.bench.claims import show, verdicts
+    from headway.bench.claims.ledger import entry, ledger, to_json
 
     if rule:
         typer.echo((verdicts.__doc__ or "").strip())
@@ -57,7 +57,7 @@ def claims(
 
 
 def _verdicts(text: str) -> set[str]:
-    from headway.claims.verdicts import WORST_FIRST
+    from headway.bench.claims.verdicts import WORST_FIRST
 
     wanted = {part.strip().replace("-", " ") for part in text.split(",")}
     unknown = sorted(wanted - set(WORST_FIRST))

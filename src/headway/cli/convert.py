@@ -9,7 +9,7 @@ import typer
 from headway.cli.options import seed_option
 
 if TYPE_CHECKING:
-    from headway.convert.operation import ConvertConfig, Result
+    from headway.pretrained.conversion.operation import ConvertConfig, Result
 
 
 def convert(
@@ -44,8 +44,8 @@ def convert(
 
     Replacing, the bias is fitted to what the model's own positions do, so that it starts close to the original;
     supplementing, it starts at zero and the model is the one it was. The folder has the model, its tokenizer and
-    conversion.json; after `import headway.convert`, transformers' Auto classes load it. A model of `headway pretrain`
-    becomes another of its kind: "learned" supplemented by TISA is "learned+tisa".
+    conversion.json; after `import headway.pretrained.conversion`, transformers' Auto classes load it. A model of
+    `headway pretrain` becomes another of its kind: "learned" supplemented by TISA is "learned+tisa".
 
     \b
     Examples:
@@ -57,7 +57,7 @@ def convert(
     from headway.cli.failures import told
 
     with told():
-        from headway.convert.operation import ConvertConfig
+        from headway.pretrained.conversion.operation import ConvertConfig
 
         config = ConvertConfig(
             model=model,
@@ -82,7 +82,7 @@ def convert(
 def _run(config: ConvertConfig, quiet: bool) -> Result:
     from rich.console import Console
 
-    from headway.convert.operation import run
+    from headway.pretrained.conversion.operation import run
 
     console = Console(stderr=True, quiet=quiet)
     with console.status("") as status:

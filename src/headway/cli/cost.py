@@ -10,7 +10,7 @@ import typer
 from headway.cli.options import seed_option
 
 if TYPE_CHECKING:
-    from headway.cost.config import CostConfig
+    from headway.bench.cost.config import CostConfig
 
 
 def cost(
@@ -63,7 +63,7 @@ def cost(
     from headway.cli.failures import told
 
     with told():
-        from headway.cost.config import ENCODINGS, CostConfig
+        from headway.bench.cost.config import ENCODINGS, CostConfig
 
         config = CostConfig(
             encodings=_parts(encodings) if encodings else ENCODINGS,
@@ -88,8 +88,8 @@ def cost(
 def _run(config: CostConfig, out: str | None, as_json: bool) -> None:
     from rich.console import Console
 
-    from headway.cost.measure import measure
-    from headway.cost.show import show
+    from headway.bench.cost.measure import measure
+    from headway.bench.cost.show import show
     from headway.storage import check_file, write_json
 
     if out is not None:

@@ -14,7 +14,7 @@ def told() -> Iterator[None]:
     try:
         from safetensors import SafetensorError
 
-        from headway.tasks.training.runs import RunStopped
+        from headway.bench.tasks.training.runs import RunStopped
     except ModuleNotFoundError as error:
         raise typer.BadParameter(f"{error}: expected the packages of models. pip install 'headway[models]'.") from None
     try:

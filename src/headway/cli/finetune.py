@@ -10,7 +10,7 @@ import typer
 from headway.cli.options import seed_option
 
 if TYPE_CHECKING:
-    from headway.tasks.finetune import FinetuneConfig, Result
+    from headway.bench.tasks.finetune import FinetuneConfig, Result
 
 
 def finetune(
@@ -89,9 +89,9 @@ def finetune(
     from headway.cli.failures import told
 
     with told():
+        from headway.bench.tasks.finetune import Data, Grid, Start, run_all
+        from headway.bench.tasks.finetune.recipes import recipe as named
         from headway.cli.options import given, tell_of_new
-        from headway.tasks.finetune import Data, Grid, Start, run_all
-        from headway.tasks.finetune.recipes import recipe as named
 
         def asked(task: str) -> FinetuneConfig:
             config = named(recipe)(

@@ -39,7 +39,7 @@ def _refuse(name: str, given: str | None, done: str, options: Mapping[str, Any])
 
 def tell_of_new(folder: str, *, resume: bool) -> None:
     """Say that there is nothing to go on with, where --resume was given: the folder's name may be wrong."""
-    from headway.tasks.training.runs import RunFolder
+    from headway.bench.tasks.training.runs import RunFolder
 
     if resume and not RunFolder(Path(folder)).config_file.is_file() and os.environ.get("RANK", "0") == "0":
         typer.echo(f"{folder} holds no run to resume: a new one begins", err=True)

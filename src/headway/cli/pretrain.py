@@ -11,7 +11,7 @@ import typer
 from headway.cli.options import check_made, check_trained, given, pairs, seed_option, tell_of_new
 
 if TYPE_CHECKING:
-    from headway.tasks.pretrain import Result
+    from headway.bench.tasks.pretrain import Result
 
 
 def pretrain(
@@ -82,8 +82,8 @@ def pretrain(
     from headway.cli.failures import told
 
     with told():
-        from headway.tasks.pretrain import run
-        from headway.tasks.pretrain.recipes import recipe as named
+        from headway.bench.tasks.pretrain import run
+        from headway.bench.tasks.pretrain.recipes import recipe as named
 
         unused: dict[str, Any] = {
             "corpus": corpus,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from headway.study.executors import Executor
-    from headway.study.study import Study
+    from headway.bench.study.executors import Executor
+    from headway.bench.study.study import Study
 
 NAMES = (
     "quick, questions, encodings, glue, glue-segments, glue-sharing, xtreme, xtreme-ablation, long-range, translation, "
@@ -67,9 +67,9 @@ def study(
     with told():
         from rich.console import Console
 
-        from headway.study.executors import cores
-        from headway.study.plans import find_plan
-        from headway.study.study import Study
+        from headway.bench.study.executors import cores
+        from headway.bench.study.plans import find_plan
+        from headway.bench.study.study import Study
 
         found = find_plan(plan, size, data)
         gpus = [] if cpu else _gpus()
@@ -112,7 +112,7 @@ def report(
     with told():
         _reported(Path(study))
         if keep is not None:
-            from headway.study.kept import keep_study
+            from headway.bench.study.kept import keep_study
 
             kept = keep_study(Path(study), Path(keep))
             typer.echo(f"kept {len(kept)} files in {keep}")
@@ -132,7 +132,7 @@ def _gpus() -> list[str]:
 
 
 def _executor(name: str, slots: int, gpus: list[str], jobs_per_gpu: int) -> Executor:
-    from headway.study.executors import LocalExecutor, RayExecutor
+    from headway.bench.study.executors import LocalExecutor, RayExecutor
 
     if name == "local":
         return LocalExecutor(slots, gpus)
@@ -152,6 +152,6 @@ def _done(asked: Study, where: Executor, console: Any, rows: Collection[str]) ->
 def _reported(folder: Path) -> None:
     from rich.console import Console
 
-    from headway.report.study import report_study
+    from headway.bench.report.study import report_study
 
     report_study(folder, Console())

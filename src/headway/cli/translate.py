@@ -11,7 +11,7 @@ import typer
 from headway.cli.options import seed_option
 
 if TYPE_CHECKING:
-    from headway.tasks.translate import Result, TranslateConfig
+    from headway.bench.tasks.translate import Result, TranslateConfig
 
 translate = typer.Typer(
     help="Train a translation model, translate text with it, score translations.",
@@ -105,9 +105,9 @@ def train(
     from headway.cli.failures import told
 
     with told():
+        from headway.bench.tasks.translate import run
+        from headway.bench.tasks.translate.recipes import recipe as named
         from headway.cli.options import check_made, check_trained, given, pairs, tell_of_new
-        from headway.tasks.translate import run
-        from headway.tasks.translate.recipes import recipe as named
 
         unused: dict[str, Any] = {
             "source": source,
@@ -219,9 +219,9 @@ def decode(
     with told():
         import torch
 
+        from headway.bench.tasks.translate import Translator
+        from headway.bench.tasks.translate.stream import blocks, check_output, output
         from headway.models.translation import Decoding
-        from headway.tasks.translate import Translator
-        from headway.tasks.translate.stream import blocks, check_output, output
 
         check_output(out)
         if not sample and (temperature, top_k, top_p, seed) != (1.0, None, None, None):
@@ -278,10 +278,10 @@ def score(
     with told():
         from dataclasses import asdict
 
+        from headway.bench.tasks.translate import compare
+        from headway.bench.tasks.translate import score as scored
+        from headway.bench.tasks.translate.stream import check_output, read_lines
         from headway.storage import write_json
-        from headway.tasks.translate import compare
-        from headway.tasks.translate import score as scored
-        from headway.tasks.translate.stream import check_output, read_lines
 
         check_output(out)
         if len(set(systems)) < len(systems):

@@ -1,0 +1,209 @@
+"""Which numbers a comparison compares: of one group, each side at its best rate, seed by seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from headway.bench.claims.claim import Contrast
+from headway.bench.claims.samples import Results, Sample
+from headway.bench.claims.settings import Choice
+
+SEGMENTS = ("per-head", "input", "none", None)  # which to take of several, where a claim does not say
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Paired:
+    """Numbers of both sides.
+
+    Args:
+        pairs: unit, better, than, difference.
+        repeated: what a unit is: seed, round, head, row.
+        between_seeds: the most that two seeds of one encoding, on either side, differ by; 0 without any.
+        between_pretrainings: likewise of what was fine-tuned from two pretrainings of one encoding, if the sides are
+            fine-tuned from two; 0 where none was repeated.
+        bootstrap: half the width of the interval over test sentences; 0 without one.
+    """
+
+    pairs: tuple[tuple[str, float, float, float], ...]
+    repeated: str
+    blocks: tuple[str, ...]
+    scale: str
+    sources: tuple[str, ...]
+    between_seeds: float
+    between_pretrainings: float
+    bootstrap: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Missing:
+    """Nothing to compare, and what would change that."""
+
+    commands: tuple[str, ...]
+
+
+Numbers = dict[tuple[str, str], Sample]  # by block and unit
+
+
+def paired(contrast: Contrast, results: Results) -> Paired | Missing:
+    """The comparison's numbers."""
+    mine = _fitting(contrast.better, contrast.measure, results.samples)
+    if isinstance(contrast.than, float):
+        return _bounded(contrast, mine, contrast.than)
+    theirs = _fitting(contrast.than, contrast.than_measure or contrast.measure, results.samples)
+    missing = [
+        contrast.by.command(choice) for choice, found in ((contrast.better, mine), (contrast.than, theirs)) if not found
+    ]
+    if missing:
+        return Missing(commands=tuple(dict.fromkeys(missing)))
+    ours, others = _comparable(contrast, mine, theirs)
+    shared = [key for key in ours if key in others]
+    if not shared:
+        commands = tuple(contrast.by.command(choice) for choice in (contrast.better, contrast.than))
+        return Missing(commands=tuple(f"{command} (with one configuration and seed)" for command in commands))
+    return _pairs(contrast, ours, others, shared, results)
+
+
+def _fitting(choice: Choice, measure: str, samples: Iterable[Sample]) -> list[Sample]:
+    return [
+        sample
+        for sample in samples
+        if sample.measure == measure
+        and choice.fits(sample.setting)
+        and (choice.segments is None or choice.segments == sample.segments)
+    ]
+
+
+def _comparable(contrast: Contrast, mine: list[Sample], theirs: list[Sample]) -> tuple[Numbers, Numbers]:
+    """Of each block the largest group that both sides have."""
+    assert isinstance(contrast.than, Choice)
+    ours: Numbers = {}
+    others: Numbers = {}
+    for block in dict.fromkeys(sample.block for sample in mine):
+        groups = {s.group: s.size for s in mine if s.block == block}
+        common = {s.group for s in theirs if s.block == block} & set(groups)
+        if not common:
+            continue
+        group = max(sorted(common), key=lambda each: groups[each])
+        sides = [[s for s in side if (s.block, s.group) == (block, group)] for side in (mine, theirs)]
+        ours |= _chosen(sides[0], contrast.better)
+        others |= _chosen(sides[1], contrast.than)
+    return ours, others
+
+
+def _chosen(side: list[Sample], choice: Choice) -> Numbers:
+    """One number a unit: of the preferred setting and segments, at the rate of the encoding's parameters that trains
+    best."""
+    setting = min({sample.setting for sample in side}, key=choice.preference)
+    side = [sample for sample in side if sample.setting == setting]
+    segments = min({sample.segments for sample in side}, key=SEGMENTS.index)
+    side = [sample for sample in side if sample.segments == segments]
+    merits: dict[float | None, list[float]] = {}
+    for sample in side:
+        merits.setdefault(sample.rate, []).append(sample.merit)
+    best = max(merits, key=lambda rate: fmean(merits[rate]))
+    return {(sample.block, sample.unit): sample for sample in side if sample.rate == best}
+
+
+def _pairs(
+    contrast: Contrast, ours: Numbers, others: Numbers, shared: Sequence[tuple[str, str]], results: Results
+) -> Paired:
+    blocks = tuple(dict.fromkeys(block for block, _ in shared))
+    units = list(dict.fromkeys(unit for _, unit in shared))
+    whole = [unit for unit in units if all((block, unit) in shared for block in blocks)]
+    cells = {unit: [(block, unit) for block in blocks] for unit in whole}
+    if not whole:  # no unit has every block: one pair, of the blocks' means
+        cells = {"all": list(shared)}
+    pairs = []
+    for unit, keys in cells.items():
+        a, b = ([side[key].value for key in keys] for side in (ours, others))
+        each = [100 * (x / y - 1) if contrast.by.relative else x - y for x, y in zip(a, b, strict=True)]
+        pairs.append((unit, fmean(a), fmean(b), fmean(each)))
+    used = [side[key] for keys in cells.values() for key in keys for side in (ours, others)]
+    from_two = any(ours[key].merit != others[key].merit for keys in cells.values() for key in keys)
+    return Paired(
+        pairs=tuple(pairs),
+        repeated=_repeated(units[0]),
+        blocks=blocks,
+        scale=_scale(used),
+        sources=tuple(dict.fromkeys(sample.source for sample in used)),
+        between_seeds=_between_seeds(contrast, results),
+        between_pretrainings=_between_pretrainings(contrast, blocks, results)
+        if contrast.by.tuned and from_two
+        else 0.0,
+        bootstrap=_bootstrap(ours, others, cells, results),
+    )
+
+
+def _bounded(contrast: Contrast, mine: list[Sample], bound: float) -> Paired | Missing:
+    """Numbers against a fixed one, of the largest group."""
+    if not mine:
+        return Missing(commands=(contrast.by.command(contrast.better),))
+    largest = max(mine, key=lambda sample: (sample.size, sample.group)).group
+    side = [sample for sample in mine if sample.group == largest]
+    found = list(_chosen(side, contrast.better).values())
+    return Paired(
+        pairs=tuple((sample.unit, sample.value, bound, sample.value - bound) for sample in found),
+        repeated=_repeated(found[0].unit),
+        blocks=(found[0].block,),
+        scale=_scale(found),
+        sources=tuple(dict.fromkeys(sample.source for sample in found)),
+        between_seeds=0.0,
+        between_pretrainings=0.0,
+        bootstrap=0.0,
+    )
+
+
+def _scale(used: Sequence[Sample]) -> str:
+    """What was measured on; and the rates, where encodings were trained at different ones."""
+    words = list(dict.fromkeys(sample.scale for sample in used if sample.scale))
+    rates = sorted({sample.rate for sample in used if sample.rate is not None})
+    if len(rates) > 1:
+        words.append(f"parameters of encodings at {' and '.join(f'{rate:g}' for rate in rates)} times the rate")
+    return "; ".join(words)
+
+
+def _repeated(unit: str) -> str:
+    return "head" if ", head" in unit else unit.split()[0] if unit.split()[0] in ("seed", "round") else "row"
+
+
+def _between_seeds(contrast: Contrast, results: Results) -> float:
+    """Over all encodings of the measure: the most that two seeds of one of them, all else equal, differ by."""
+    values: dict[object, list[float]] = {}
+    for sample in results.samples:
+        if sample.measure == contrast.measure and sample.unit.startswith("seed") and ", head" not in sample.unit:
+            same = (sample.setting, sample.group, sample.block, sample.rate, sample.segments)
+            values.setdefault(same, []).append(sample.value)
+    return max((max(each) - min(each) for each in values.values()), default=0.0)
+
+
+def _between_pretrainings(contrast: Contrast, blocks: Sequence[str], results: Results) -> float:
+    """Of the mean over blocks, from the most that two pretrainings of one encoding, all else equal, differ by in each.
+
+    A block for which nothing was pretrained again counts as if that made no difference.
+    """
+    most = dict.fromkeys(blocks, 0.0)
+    values: dict[tuple[object, ...], dict[float, list[float]]] = {}
+    for sample in results.samples:
+        if sample.measure == contrast.measure and sample.block in most:
+            same = (sample.block, sample.setting, sample.recipe or sample.group, sample.rate, sample.segments)
+            values.setdefault(same, {}).setdefault(sample.merit, []).append(sample.value)
+    for (block, *_), of_pretrainings in values.items():
+        means = [fmean(each) for each in of_pretrainings.values()]
+        most[str(block)] = max(most[str(block)], max(means) - min(means))
+    return math.hypot(*most.values()) / len(blocks)
+
+
+def _bootstrap(ours: Numbers, others: Numbers, cells: dict[str, list[tuple[str, str]]], results: Results) -> float:
+    """Of the mean over all cells; 0 unless every one has an interval."""
+    halves = []
+    for keys in cells.values():
+        for key in keys:
+            names = [side[key].source.rsplit(": ", 1)[-1] for side in (ours, others)]
+            half = results.errors.get((names[0], names[1], key[0]))
+            if half is None:
+                return 0.0
+            halves.append(half)
+    return math.hypot(*halves) / len(halves)

@@ -1,0 +1,84 @@
+"""What position costs: times of whole models, and parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from headway.bench.claims.readers.files import named
+from headway.bench.claims.samples import Sample
+from headway.bench.claims.settings import Setting
+from headway.storage import read_json
+
+
+def costs(paths: list[Path]) -> Iterator[Sample]:
+    """Milliseconds of every round. Rows are compared within one file; of several the newest that has both counts."""
+    for path in sorted(paths):
+        record = read_json(path)
+        with named(path):
+            for row in record["measurements"]:
+                setting = _setting(row["row"], row["model"])
+                for mode in ("training", "inference"):
+                    if setting is not None and row[mode] is not None:
+                        yield from _rounds(path, record["environment"], row, mode, setting)
+
+
+def _rounds(
+    path: Path, environment: Mapping[str, Any], row: Mapping[str, Any], mode: str, setting: Setting
+) -> Iterator[Sample]:
+    for number, seconds in enumerate(row[mode]["seconds"]):
+        yield Sample(
+            measure=f"{mode} time",
+            setting=setting,
+            value=1e3 * seconds,
+            unit=f"round {number}",
+            block=f"{row['model']}, n = {row['length']}",
+            group=path.name,
+            size=_date(path),
+            scale=f"{environment.get('gpu') or environment.get('processor') or 'a CPU'}, torch {environment['torch']}",
+            source=str(path),
+        )
+
+
+def _setting(row: str, model: str) -> Setting | None:
+    """As `headway cost` writes a row: diet-abs:rank=64:sharing=layer; None for other libraries' models."""
+    name, *choices = row.split(":")
+    if name == "transformers":
+        return None
+    given = dict(choice.split("=", 1) for choice in choices)
+    sharing = given.pop("sharing", None)
+    options = {key: _value(value) for key, value in given.items()}
+    return Setting.of({"encoding": name, "sharing": sharing, "options": options, "preset": model})
+
+
+def _value(text: str) -> Any:
+    return int(text) if text.isdigit() else {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _date(path: Path) -> float:
+    """20261116 of a name that ends in 2026-11-16, a little more with _2 behind it, the second of a day; else 0."""
+    found = re.search(r"(\d{4})-(\d\d)-(\d\d)(?:_(\d+))?$", path.stem)
+    if found is None:
+        return 0.0
+    *date, number = found.groups(default="0")
+    return int("".join(date)) + int(number) / 1000
+
+
+def parameters(path: Path) -> Iterator[Sample]:
+    """Our counts and the paper's, in millions."""
+    rows = read_json(path)
+    with named(path):
+        for row in rows:
+            for language in ("english", "multilingual"):
+                counts = {"parameters": row[language] / 1e6, "published parameters": row[f"paper_{language}"]}
+                for measure, value in counts.items():
+                    yield Sample(
+                        measure=measure,
+                        setting=Setting("every row of Table 6"),
+                        value=value,
+                        unit=f"{row['model']}, {language}",
+                        scale="the same models, counted",
+                        source=str(path),
+                    )

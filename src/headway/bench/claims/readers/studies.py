@@ -1,0 +1,93 @@
+"""Studies: the cells of their tables, losses by length, and what their models learned."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from headway.bench.claims.readers.analysis import analysis, by_length, heads, own
+from headway.bench.claims.readers.files import named
+from headway.bench.claims.readers.finetuning import SINGLE
+from headway.bench.claims.readers.pretraining import Pretrained
+from headway.bench.claims.samples import Sample
+from headway.bench.claims.settings import Setting
+from headway.storage import file_name, read_json
+
+
+def study(path: Path, samples: list[Sample], notes: list[str]) -> None:
+    """A study is a group of its own: its rows differ in nothing but the encoding."""
+    found = read_json(path)
+    with named(path):
+        if found["study"]["size"] == "quick":
+            notes.append(f"{path}: the built-in language is not what the papers speak of")
+            return
+        for row in found["rows"]:
+            run = _run(found, row, path)
+            samples += _cells(found, row, run)
+            kept = path.parent / "analysis" / file_name(row["name"])
+            if (kept / "measures.json").is_file():
+                samples += analysis(kept, run)
+            elif row["name"] in found["analysis"]:
+                samples += _shown(found["analysis"][row["name"]], run)
+
+
+def _run(found: Mapping[str, Any], row: Mapping[str, Any], path: Path) -> Pretrained:
+    """The row's first pretraining, or what stands for it in a study without any."""
+    about, setting = found["study"], Setting.of({**row, "preset": _preset(found)})
+    runs = [each for each in found["pretraining"] if each["row"] == row["name"]]
+    text = (found["recipes"].get("pretraining") or {}).get("text") or {}
+    first = runs[0] if runs else {"seed": 0, "evaluation_loss": 0.0, "tokens": 0}
+    size = f", {first['tokens'] / 1e6:,.0f}M tokens" if runs else ""
+    return Pretrained(
+        setting=setting,
+        seed=str(first["seed"]),
+        steps=0,
+        length=text.get("length", 1),
+        group=f"study {path.parent.name}",
+        without_steps=f"study {path.parent.name}",
+        rate=row.get("position_rate", 1.0) if setting.has_parameters else None,
+        tokens=float(first["tokens"]),
+        loss=first["evaluation_loss"],
+        scale=f"{_preset(found)}{size} (study {about['name']}, size {about['size']})",
+        source=str(path),
+    )
+
+
+def _preset(found: Mapping[str, Any]) -> str:
+    recipes = found["recipes"]
+    first = recipes.get("pretraining") or next(iter(recipes.values()), None) or {}
+    return str((first.get("model") or {}).get("preset", ""))
+
+
+def _cells(found: Mapping[str, Any], row: Mapping[str, Any], first: Pretrained) -> Iterator[Sample]:
+    """One number a seed of the columns that claims are judged by."""
+    losses = {str(each["seed"]): each["evaluation_loss"] for each in found["pretraining"] if each["row"] == row["name"]}
+    for column, cells in zip(found["columns"], found["cells"], strict=True):
+        source = column["source"]
+        recipe = json.dumps([found["recipes"].get(name) for name in ("pretraining", f"fine-tuning, {column['task']}")])
+        for seed, value in cells[row["name"]]["values"].items():
+            pretrained, several, _ = seed.partition(".")  # and the seed of fine-tuning
+            run = replace(first, seed=seed, loss=losses.get(pretrained, first.loss) if several else first.loss)
+            if source == "lengths":
+                yield from by_length({column["value"]: value}, run, run.source)
+            elif source == "pretrain" and column["value"] == "evaluation_loss":
+                yield run.sample("loss", value)
+            elif source == "finetune" and column["value"].startswith("transfer/"):
+                yield run.sample("xtreme", value, block=column["name"], recipe=recipe, segments=row["segments"])
+            elif source == "finetune" and column["task"] not in SINGLE:
+                yield run.sample("glue", value, block=column["name"], recipe=recipe, segments=row["segments"])
+            elif source == "finetune":
+                yield run.sample("glue", value, block=column["name"], recipe=recipe)
+            elif source == "translate":
+                yield run.sample("bleu", value, block=f"{column['name']}, {Path(run.source).parent.name}")
+
+
+def _shown(kept: Mapping[str, Any], run: Pretrained) -> Iterator[Sample]:
+    yield from heads(own(kept["toeplitz_r2"], run.setting), run, "head r2", run.source)
+    ranks = kept["ranks"]
+    if ranks is not None and "positions" in ranks:
+        first = ranks["positions"]["relative"][:1]
+        yield from heads(own(first, run.setting), run, "position rank", run.source)

@@ -1,0 +1,142 @@
+"""Who is measured: an encoding with its choices in one of our models, or transformers' own BERT."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from headway.bench.cost.theirs import TheirSettings
+from headway.encodings import ENCODINGS
+from headway.models import EncoderForMaskedLM, preset
+
+TRANSFORMERS = "transformers"  # BertForMaskedLM with torch's attention, sdpa; options as in `TheirSettings`
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """A row of the table, named by its text: NAME[:OPTION=VALUE]..., such as "diet-abs:rank=64:sharing=layer".
+
+    `sharing` and `segments` are the model's; every other option is the encoding's, or of `TheirSettings`.
+    """
+
+    text: str
+
+    @property
+    def theirs(self) -> bool:
+        return self.encoding == TRANSFORMERS
+
+    @property
+    def encoding(self) -> str:
+        return self.text.split(":")[0]
+
+    @property
+    def their_settings(self) -> TheirSettings:
+        """The settings of a row of transformers."""
+        return TheirSettings.of(self._options())
+
+    @property
+    def at_masked_places(self) -> bool:
+        """Whether scores of all words are computed at the masked places alone."""
+        return not self.theirs or self.their_settings.head == "masked"
+
+    @property
+    def compiles(self) -> bool:
+        """Whether torch.compile may be used, where the comparison uses it."""
+        return not self.theirs or self.their_settings.compile
+
+    @property
+    def replays(self) -> bool:
+        """Whether steps may be replayed as CUDA graphs, where the comparison does that."""
+        return not self.theirs or self.their_settings.graphs
+
+    def choices(self) -> dict[str, Any]:
+        """What the text says, as arguments of an EncoderConfig."""
+        options = self._options()
+        choices: dict[str, Any] = {key: options.pop(key) for key in ("sharing", "segments") if key in options}
+        return {"encoding": self.encoding, **choices, "encoding_options": options}
+
+    def _options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {}
+        for pair in self.text.split(":")[1:]:
+            key, equals, value = pair.partition("=")
+            if not key or not equals:
+                raise ValueError(f"encodings: expected NAME[:OPTION=VALUE]..., got {self.text!r}.")
+            options[key] = _value(value)
+        return options
+
+    def segments(self, default: str) -> str:
+        """Where this row's segments go."""
+        return "input" if self.theirs else str(self.choices().get("segments", default))
+
+    def check(self) -> None:
+        """Raise where the name or an option is wrong."""
+        if self.theirs:
+            _ = self.their_settings
+            return
+        if not all(name in ENCODINGS for name in self.encoding.split("+")):
+            raise ValueError(
+                f"encodings: expected names of {', '.join(ENCODINGS)}, or several joined by '+', or {TRANSFORMERS}, "
+                f"got {self.encoding!r}."
+            )
+        preset("tiny", **self.choices())
+
+    def build(self, model: str, *, length: int, dropout: float, segments: str) -> PreTrainedModel:
+        """The model with its head for masked words, newly drawn."""
+        sizes = preset(model)
+        shared: dict[str, Any] = {
+            "max_position_embeddings": max(length, sizes.max_position_embeddings),
+            "hidden_dropout_prob": dropout,
+            "attention_probs_dropout_prob": dropout,
+        }
+        if not self.theirs:
+            return EncoderForMaskedLM(preset(model, **{"segments": segments, **shared, **self.choices()}))
+        for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
+            shared[name] = getattr(sizes, name)
+        return self.their_settings.build(shared)
+
+
+def plain(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy whose attention is the formula as written."""
+    twin = copy.deepcopy(model)
+    if isinstance(twin, EncoderForMaskedLM):
+        twin.config.output_attentions = True  # the weights come from the plain formula
+    else:
+        twin.set_attn_implementation("eager")
+        assert twin.config._attn_implementation == "eager"  # transformers only warns where it cannot set it
+    return twin
+
+
+@torch.no_grad()
+def enliven(model: Any, length: int) -> None:
+    """Weights with which attention and position show in the output.
+
+    Newly drawn ones are so small that attention is nearly an average and a bias nearly nothing: a path that lost either
+    would still be near the right result, and the gate would see nothing. Here every layer keeps the size of what it
+    gets, and the encoding's parameters are doubled until its bias moves the scores.
+    """
+    words = model.get_input_embeddings().weight
+    for module in model.modules():
+        if isinstance(module, nn.Linear) and module.weight is not words:
+            module.weight.normal_(std=module.in_features**-0.5)
+    if not isinstance(model, EncoderForMaskedLM):
+        return
+    encoding, config = model.encoder.encoding, model.config
+    q = torch.randn(1, config.num_attention_heads, length, config.head_dim, device=model.device)
+    while (bias := encoding.bias(0, length, length)) is not None:
+        if bias.dense(q).std() >= 1 or not any(parameter.any() for parameter in encoding.parameters()):
+            break
+        for parameter in encoding.parameters():
+            parameter.mul_(2)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,178 @@
+"""Corpora, tokenised once, into shards: streaming, in constant memory, and safe to interrupt.
+
+A shard is made in a temporary folder and renamed when it is whole. What is in it depends only on the documents it
+begins and ends with, so a build that was killed goes on after the last whole shard and ends with the same bytes. The
+index, without which nothing opens the folder, is written last.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headway.bench.data.language.language import require_int
+from headway.bench.data.mlm.shard_index import FORMAT, check_files, tokenizer_facts
+from headway.bench.data.mlm.shard_writer import Encoder, ShardWriter, Tokenised, token_dtype
+from headway.bench.data.mlm.shards import Shards
+from headway.bench.data.text.corpora import Corpus, Source, open_corpora
+from headway.bench.data.text.readers import Document
+from headway.storage import atomic_path, exclusive, read_json, remove_leftovers, write_json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+SHARD_TOKENS = 1 << 24
+TELL_EVERY = 1 << 16  # tokens
+
+
+def build_shards(
+    corpora: Source | Corpus | Sequence[Source | Corpus],
+    tokenizer: PreTrainedTokenizerFast,
+    out: Source,
+    *,
+    max_length: int = 512,
+    packed: bool = False,
+    validation: float = 0.0,
+    shard_tokens: int = SHARD_TOKENS,
+    progress: Callable[[int, int], None] | None = None,
+) -> Shards:
+    """Tokenise the corpora into rows of at most `max_length` tokens and return the training split.
+
+    A row is a text, [CLS] tokens [SEP], of as many whole sentences of one document as fit (RoBERTa's DOC-SENTENCES).
+    A folder that already holds the result is opened, an interrupted build goes on, and where several processes build
+    the same folder on one machine, one does and the others wait.
+
+    Args:
+        corpora: sources or corpora, with a language each where there are several.
+        tokenizer: a fast tokenizer with pad, unk, cls, sep and mask tokens.
+        out: the folder.
+        max_length: tokens in a row, [CLS] and [SEP] included.
+        packed: fill rows with several texts, so that nothing is padded; the last sentence of a row is cut.
+        validation: the share of documents to set aside, chosen by a hash of their text.
+        shard_tokens: how large a shard is.
+        progress: called now and then with the documents and tokens so far.
+    """
+    require_int("max_length", max_length, 3, 1 << 20)
+    require_int("shard_tokens", shard_tokens, 1)
+    if not 0.0 <= validation < 1.0:
+        raise ValueError(f"validation: expected a share of at least 0 and below 1, got {validation}. Pass 0.01.")
+    corpora, folder = open_corpora(corpora), Path(out)
+    config = {
+        "format": FORMAT,
+        "max_length": max_length,
+        "packed": packed,
+        "validation": validation,
+        "shard_tokens": shard_tokens,
+        "tokenizer": tokenizer_facts(tokenizer),
+        "corpora": [{"language": each.language or "", "fingerprint": each.fingerprint()} for each in corpora],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    with exclusive(folder):
+        _claim(folder, config)
+        if not (folder / "index.json").exists():
+            remove_leftovers(folder)
+            _Build(folder, config, corpora, tokenizer, progress).run()
+    return Shards(folder)
+
+
+def _claim(folder: Path, config: dict[str, Any]) -> None:
+    """Write down what is built here, or raise where that is something else."""
+    path = folder / "build.json"
+    if not path.exists():
+        if any(not found.name.startswith(".") for found in folder.iterdir()):
+            raise FileExistsError(f"out: expected a new folder or one of shards, got {folder}. Choose another.")
+        write_json(path, config)
+    there = read_json(path)
+    differing = [key for key in config if there.get(key) != config[key]]
+    if differing:
+        short = "; ".join(f"{key} {there.get(key)!r:.60} there, {config[key]!r:.60} asked for" for key in differing)
+        raise FileExistsError(
+            f"out: expected {folder} to hold shards of the same build, got others ({short}). "
+            f"Choose another folder, or remove this one."
+        )
+
+
+class _Build:
+    """One build: what is done, and how to go on."""
+
+    def __init__(
+        self,
+        folder: Path,
+        config: dict[str, Any],
+        corpora: list[Corpus],
+        tokenizer: PreTrainedTokenizerFast,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self.folder, self.config, self.corpora = folder, config, corpora
+        self.encoder = Encoder(tokenizer, config["tokenizer"])
+        self.progress = progress
+        self.shards = _whole_shards(folder)
+
+    def run(self) -> None:
+        for number, corpus in enumerate(self.corpora):
+            own = [shard for shard in self.shards if shard["corpus"] == number]
+            if not own or not own[-1]["last"]:
+                self._add_corpus(number, corpus, done=sum(shard["documents"] for shard in own))
+        if not any(sum(shard["rows"].values()) for shard in self.shards):
+            raise ValueError("corpora: expected text, got none. Check what the files hold.")
+        write_json(self.folder / "index.json", self._index())
+
+    def _add_corpus(self, number: int, corpus: Corpus, done: int) -> None:
+        documents = self.encoder.documents(islice(corpus, done, None))
+        last = False
+        while not last:
+            name = f"shard-{len(self.shards):05d}"
+            with atomic_path(self.folder / name) as temporary, ShardWriter(temporary, self.config) as shard:
+                last = self._fill(shard, documents)
+                facts = {"name": name, "corpus": number, "language": corpus.language or "", "last": last}
+                facts |= shard.finish()
+                if last:  # each pass reads the corpus from its beginning, so these are all of them
+                    facts |= {"skipped": corpus.problems.count, "problems": corpus.problems.first}
+                write_json(temporary / "shard.json", facts)
+            self.shards.append(facts)
+            self._tell()
+
+    def _fill(self, shard: ShardWriter, documents: Iterator[tuple[Document, Tokenised]]) -> bool:
+        """Add documents until the shard is full; whether they came to an end first."""
+        told = 0
+        for document, tokens in documents:
+            shard.add(document, tokens)
+            if shard.num_tokens >= told + TELL_EVERY:
+                told = shard.num_tokens
+                self._tell(shard.documents, shard.num_tokens)
+            if shard.num_tokens >= self.config["shard_tokens"]:
+                return False
+        return True
+
+    def _tell(self, documents: int = 0, tokens: int = 0) -> None:
+        """Report progress: all finished shards, and what the one in work has."""
+        if self.progress is not None:
+            documents += sum(shard["documents"] for shard in self.shards)
+            tokens += sum(sum(shard["tokens"].values()) for shard in self.shards)
+            self.progress(documents, tokens)
+
+    def _index(self) -> dict[str, Any]:
+        languages: dict[str, dict[str, int]] = {}
+        for shard in self.shards:
+            totals = languages.setdefault(shard["language"], {"documents": 0, "rows": 0, "tokens": 0})
+            totals["documents"] += shard["documents"]
+            totals["rows"] += sum(shard["rows"].values())
+            totals["tokens"] += sum(shard["tokens"].values())
+        skipped = sum(shard.get("skipped", 0) for shard in self.shards)
+        dtype = token_dtype(self.config).name
+        return {**self.config, "dtype": dtype, "languages": languages, "skipped": skipped, "shards": self.shards}
+
+
+def _whole_shards(folder: Path) -> list[dict[str, Any]]:
+    """The shards that are finished; those after one that is missing are removed, to be made again."""
+    there = sorted(folder.glob("shard-*"))
+    whole = [path for number, path in enumerate(there) if path.name == f"shard-{number:05d}"]
+    for path in there[len(whole) :]:
+        shutil.rmtree(path)
+    shards = [read_json(path / "shard.json") for path in whole]
+    for shard in shards:
+        check_files(folder, shard, verify=False)
+    return shards

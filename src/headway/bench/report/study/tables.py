@@ -1,0 +1,161 @@
+"""The table of a study as CSV, Markdown, LaTeX, and on a terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
+
+from headway.bench.report.study.marks import legend, mark, middle, spread, written
+
+Results = Mapping[str, Any]
+
+LONGEST_NAME = 34  # of a row, on a terminal; longer ones take several lines
+FIELDS = (
+    "row", "encoding", "position", "column", "measure", "median", "low", "high", "deviation", "runs", "expected_runs",
+    "learning_rate", "published", "difference_to_baseline", "p", "p_corrected", "verdict", "values",
+)  # fmt: skip
+SPECIAL = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "▲": r"$\uparrow$", "▼": r"$\downarrow$", "≈": r"$\approx$",
+    "−": r"$-$", "–": "--",
+}  # fmt: skip
+
+
+def as_csv(results: Results) -> str:
+    """A line for each cell, with every number behind it."""
+    text = io.StringIO()
+    lines = csv.DictWriter(text, FIELDS, lineterminator="\n")
+    lines.writeheader()
+    for row in results["rows"]:
+        for column, cells in zip(results["columns"], results["cells"], strict=True):
+            lines.writerow(_line(row, column, cells[row["name"]]))
+    return text.getvalue()
+
+
+def _line(row: Mapping[str, Any], column: Mapping[str, Any], cell: Mapping[str, Any]) -> dict[str, Any]:
+    summary, test = cell["summary"] or {}, cell["test"] or {}
+    return {
+        "row": row["name"],
+        "encoding": row["encoding"],
+        "position": row["place"],
+        "column": column["name"],
+        "measure": column["measure"],
+        **{name: summary.get(name) for name in ("median", "low", "high", "deviation", "runs")},
+        "expected_runs": cell["expected"],
+        "learning_rate": cell["rate"],
+        "published": cell["published"],
+        "difference_to_baseline": test.get("difference"),
+        "p": test.get("p"),
+        "p_corrected": test.get("adjusted"),
+        "verdict": test.get("verdict"),
+        "values": " ".join(f"{seed}:{value}" for seed, value in cell["values"].items()),
+    }
+
+
+def as_markdown(results: Results) -> str:
+    names = [_plain(column["name"]) for column in results["columns"]]
+    lines = [f"| | position | {' | '.join(names)} |", f"|---|---|{'---|' * len(names)}"]
+    for row in results["rows"]:
+        cells = [_short(cells[row["name"]], column) for column, cells in _columns(results)]
+        lines.append(f"| {_plain(row['name'])} | {row['place']} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", *notes(results), ""])
+
+
+def as_latex(results: Results) -> str:
+    """Needs the package booktabs."""
+    columns = results["columns"]
+    head = " & ".join(["", "Position", *(_latex(column["name"]) for column in columns)])
+    lines = [rf"\begin{{tabular}}{{ll{'r' * len(columns)}}}", r"\toprule", rf"{head} \\", r"\midrule"]
+    for row in results["rows"]:
+        cells = [_latex(_short(cells[row["name"]], column)) for column, cells in _columns(results)]
+        lines.append(" & ".join([_latex(row["name"]), row["place"], *cells]) + r" \\")
+    comments = [f"% {line}" for note in notes(results) for line in note.splitlines()]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *comments, ""])
+
+
+def on_terminal(results: Results, width: int) -> list[Table]:
+    """Medians, the spread, a paper's figures where there are any; several tables where one would be too wide."""
+    study = results["study"]
+    names = [f"{row['name']}\n({row['place']})" for row in results["rows"]]
+    first = min(LONGEST_NAME, max(map(_wide, names)))
+    groups: list[list[list[str]]] = []  # columns of each table, a name and its cells each
+    room = 0
+    for column, found in _columns(results):
+        texts = [column["name"], *(_stacked(found[row["name"]], column) for row in results["rows"])]
+        needed = max(map(_wide, texts)) + 1
+        if not groups or room < needed:
+            groups.append([])
+            room = width - first - 3
+        groups[-1].append(texts)
+        room -= needed
+    tables = [_table(names, first, group) for group in groups]
+    tables[0].title = f"{study['title']} ({study['name']}, size {study['size']})"
+    return tables
+
+
+def _table(names: list[str], first: int, columns: list[list[str]]) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("", overflow="fold", width=first)
+    for head, *_ in columns:
+        table.add_column(Text(head), justify="right", no_wrap=True)
+    for name, *cells in zip(names, *(cells for _, *cells in columns), strict=True):
+        table.add_row(Text(name), *map(Text, cells))
+    return table
+
+
+def _stacked(cell: Mapping[str, Any], column: Mapping[str, Any]) -> str:
+    lines = [f"{middle(cell, column)} {mark(cell)}".rstrip()]
+    if cell["summary"] and cell["summary"]["runs"] > 1:
+        lines.append(f"{written(cell['summary']['low'], column)}..{written(cell['summary']['high'], column)}")
+    if cell["published"] is not None:
+        lines.append(f"paper {written(cell['published'], column)}")
+    return "\n".join(lines)
+
+
+def _wide(text: str) -> int:
+    return max(map(cell_len, text.splitlines()), default=0)
+
+
+def notes(results: Results) -> list[str]:
+    """What to know of the numbers."""
+    study = results["study"]
+    lines = ["Medians, with the lowest and the highest where there are several."]
+    if legend(results):
+        lines.append(
+            f"Tests against {study['baseline']} are exact, paired by seed, corrected for the rows of a column (Holm)."
+        )
+    if study["paper"]:
+        lines.append(f"Published figures: {study['paper']}.")
+    lines += [f"{sign} {said}." for sign, said in legend(results)]
+    return [*lines, *study["notes"]]
+
+
+def _columns(results: Results) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    return list(zip(results["columns"], results["cells"], strict=True))
+
+
+def _short(cell: Mapping[str, Any], column: Mapping[str, Any]) -> str:
+    text = f"{middle(cell, column)} {mark(cell)}".rstrip()
+    if cell["summary"] and cell["summary"]["runs"] > 1:
+        text += f" ({spread(cell, column)})"
+    if cell["published"] is not None:
+        text += f"; paper {written(cell['published'], column)}"
+    return text
+
+
+def _plain(text: str) -> str:
+    """A name in Markdown: nothing in it is markup."""
+    for sign in "\\`*_[]<>|#":
+        text = text.replace(sign, f"\\{sign}")
+    return text.replace("\n", " ")
+
+
+def _latex(text: str) -> str:
+    return "".join(SPECIAL.get(sign, sign) for sign in text)

@@ -1,0 +1,130 @@
+"""What the jobs of a row say of a column: one number a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import Any
+
+from headway.bench.study.graph import Planned
+from headway.bench.study.plan import Column, Plan, Row
+
+Result = Mapping[str, Any]
+Finished = Sequence[tuple[Planned, Result]]  # jobs of a row that are done, and their results
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """Numbers by seed, as the column shows them.
+
+    Args:
+        expected: how many there are when all jobs are done.
+        rate: of fine-tuning, the learning rate that was best.
+    """
+
+    values: Mapping[str, float] = field(default_factory=dict)
+    expected: int
+    rate: float | None = None
+
+
+def cell(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
+    """A cell of any source but mean."""
+    return FILLED[column.source](plan, row, column, finished)
+
+
+def mean_cell(parts: Sequence[Cell]) -> Cell:
+    """The mean of other cells, over the seeds that all of them have."""
+    seeds = [seed for seed in parts[0].values if all(seed in part.values for part in parts)]
+    values = {seed: fmean(part.values[seed] for part in parts) for seed in seeds}
+    return Cell(values=values, expected=min(part.expected for part in parts))
+
+
+def _finetuned(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
+    """The best rate by the median of its dev scores, and the best checkpoint of each of its runs.
+
+    Paper:  Chen et al. (2021b), Table 2; Ke et al. (2021), Sec. 4.1
+    """
+    runs = [
+        (f"{planned.seed}.{run['seed']}" if len(plan.seeds) > 1 else str(run["seed"]), run)
+        for planned, result in finished
+        if planned.job.kind == "finetune" and planned.task == column.task
+        for run in result["runs"]
+    ]
+    expected = len(plan.seeds) * len(plan.finetune[column.task].grid.seeds)
+    if not runs:
+        return Cell(expected=expected)
+    scores: dict[float, list[float]] = {}
+    for _, run in runs:
+        scores.setdefault(run["rate"], []).append(run["score"])
+    best = max(sorted(scores), key=lambda rate: median(scores[rate]))
+    chosen = {seed: column.scale * _number(run, column.value) for seed, run in runs if run["rate"] == best}
+    return Cell(values=chosen, expected=expected, rate=best)
+
+
+def _number(run: Result, where: str) -> float:
+    """score, SPLIT/METRIC, or transfer/DATA/METRIC, the mean over languages."""
+    first, *rest = where.split("/")
+    if not rest:
+        return float(run[first])
+    if first == "transfer":
+        return fmean(found[rest[1]] for found in run["transfer"][rest[0]].values())
+    return float(run["metrics"][first][rest[0]])
+
+
+def _of_seeds(kind: str) -> Callable[[Plan, Row, Column, Finished], Cell]:
+    def filled(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
+        values = {
+            str(planned.seed): column.scale * float(result[column.value])
+            for planned, result in finished
+            if planned.job.kind == kind and (not column.task or planned.task == column.task)
+        }
+        return Cell(values=values, expected=len(plan.pretrained(row) if kind == "pretrain" else plan.seeds))
+
+    return filled
+
+
+def _at_length(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
+    """The loss at one length; nothing where the encoding has no positions for it."""
+    found = [(each, result["losses"]) for each, result in finished if each.job.kind == "lengths"]
+    missing = any(losses[column.value] is None for _, losses in found)
+    values = {
+        str(each.seed): column.scale * losses[column.value]
+        for each, losses in found
+        if losses[column.value] is not None
+    }
+    return Cell(values=values, expected=0 if missing else len(plan.seeds))
+
+
+def _cost(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
+    """Time over the baseline's, round by round; `value` is MODE or MODE/MODEL."""
+    mode, _, model = column.value.partition("/")
+    baseline = plan.row(plan.baseline).contestant
+    values: dict[str, float] = {}
+    expected = 1 if plan.cost is None else plan.cost.rounds
+    for planned, result in finished:
+        if planned.job.kind != "cost":
+            continue
+        timed = {each["row"]: each[mode] for each in result["measurements"] if not model or each["model"] == model}
+        own, other = timed.get(row.contestant), timed.get(baseline)
+        if own is not None and other is not None:
+            ratios = (a / b for a, b in zip(own["seconds"], other["seconds"], strict=False))
+            values = {f"round {number}": column.scale * ratio for number, ratio in enumerate(ratios, 1)}
+    return Cell(values=values, expected=expected)
+
+
+def _parameters(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
+    for planned, result in finished:
+        if planned.job.kind == "parameters":
+            return Cell(values={"counted": column.scale * result["millions"][column.value]}, expected=1)
+    return Cell(expected=1)
+
+
+FILLED: dict[str, Callable[[Plan, Row, Column, Finished], Cell]] = {
+    "finetune": _finetuned,
+    "pretrain": _of_seeds("pretrain"),
+    "lengths": _at_length,
+    "translate": _of_seeds("translate"),
+    "cost": _cost,
+    "parameters": _parameters,
+}

@@ -1,0 +1,185 @@
+"""From the results of jobs to results.json: all that a report is made of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from statistics import fmean, median
+from typing import Any
+
+from headway.bench.study.cells import Cell, cell, mean_cell
+from headway.bench.study.configs import plain
+from headway.bench.study.graph import Planned
+from headway.bench.study.plan import Claim, Column, Plan
+from headway.bench.study.runner import Progress
+from headway.bench.study.statistics import LEVEL, Summary, compare
+
+Cells = Mapping[tuple[str, str], Cell]  # by the names of row and column
+
+
+def collected(
+    plan: Plan,
+    planned: Sequence[Planned],
+    progress: Mapping[str, Progress],
+    *,
+    command: str,
+    places: Mapping[str, str | None],
+) -> dict[str, Any]:
+    """Everything, of jobs that are done; cells whose jobs are not have no values.
+
+    Args:
+        places: where the jobs' folders (store) and what was kept of others (kept) are, from the folder of results.json.
+    """
+    finished = [(each, result) for each in planned if (result := progress[each.job.key].result) is not None]
+    cells = _cells(plan, finished)
+    return {
+        "study": {
+            **{name: getattr(plan, name) for name in ("name", "size", "title", "paper", "notes", "baseline", "seeds")},
+            "command": command,
+            **places,
+            "collected": time.strftime("%Y-%m-%d %H:%M:%S"),
+            "level": LEVEL,
+        },
+        "rows": [{**asdict(row), "place": row.place, "contestant": row.contestant} for row in plan.rows],
+        "columns": [asdict(column) for column in plan.columns],
+        "cells": [_shown(plan, column, cells) for column in plan.columns],
+        "claims": [_judged(claim, plan, cells) for claim in plan.claims],
+        "recipes": _recipes(plan),
+        "pretraining": [_pretraining(each, result) for each, result in finished if each.job.kind == "pretrain"],
+        "analysis": {
+            each.row: {**result, "folder": each.job.key} for each, result in finished if each.job.kind == "analyse"
+        },
+        "cost": next((_without_rounds(result) for each, result in finished if each.job.kind == "cost"), None),
+        "baselines": _baselines(finished),
+        "data": [result for each, result in finished if each.job.kind == "text"],
+        "environment": next((r["environment"] for _, r in finished if "environment" in r), None),
+        "jobs": [_job(each, progress[each.job.key]) for each in planned],
+    }
+
+
+def _cells(plan: Plan, finished: Sequence[tuple[Planned, Mapping[str, Any]]]) -> Cells:
+    found: dict[tuple[str, str], Cell] = {}
+    for row in plan.rows:
+        own = [(each, result) for each, result in finished if each.row in (row.name, None)]
+        for column in plan.columns:
+            if column.source == "mean":
+                parts = [found[row.name, part] for part in column.task.split(",")]
+                found[row.name, column.name] = mean_cell(parts)
+            else:
+                found[row.name, column.name] = cell(plan, row, column, own)
+    return found
+
+
+def _shown(plan: Plan, column: Column, cells: Cells) -> dict[str, dict[str, Any]]:
+    """A column's cells by row, each with its summary and its test against the baseline."""
+    own = {row.name: cells[row.name, column.name] for row in plan.rows}
+    units = {name: _independent(plan, column, each.values) for name, each in own.items() if each.values}
+    baseline = units.pop(plan.baseline, {})
+    repeated = column.source in ("finetune", "pretrain", "translate", "mean")
+    tests = compare(units, baseline) if repeated else {}
+    return {
+        row.name: {
+            "values": own[row.name].values,
+            "expected": own[row.name].expected,
+            "rate": own[row.name].rate,
+            "summary": asdict(Summary.of(list(own[row.name].values.values()))) if own[row.name].values else None,
+            "published": row.published.get(column.name),
+            "test": asdict(tests[row.name]) if row.name in tests else None,
+        }
+        for row in plan.rows
+    }
+
+
+def _independent(plan: Plan, column: Column, values: Mapping[str, float]) -> Mapping[str, float]:
+    """What a test may take as pairs: runs fine-tuned from one pretrained model are one number, their mean.
+
+    They differ by its pretraining together, and say nothing of another's.
+    """
+    if plan.pretrain is None or column.source not in ("finetune", "mean"):
+        return values
+    groups: dict[str, list[float]] = {}
+    for seed, value in values.items():
+        groups.setdefault(seed.split(".")[0] if len(plan.seeds) > 1 else str(plan.seeds[0]), []).append(value)
+    return {seed: fmean(each) for seed, each in groups.items()}
+
+
+def _judged(claim: Claim, plan: Plan, cells: Cells) -> dict[str, Any]:
+    """Whether the medians bear a claim out; None while a row is missing."""
+    column = next(column for column in plan.columns if column.name == claim.column)
+    sign = 1.0 if column.higher else -1.0
+
+    def middle(rows: Sequence[str]) -> float | None:
+        found = [list(cells[row, claim.column].values.values()) for row in rows]
+        return median(map(median, found)) if found and all(found) else None
+
+    better = middle(claim.better)
+    than = middle(claim.than) if claim.than else column.chance
+    holds = None
+    if better is not None and than is not None:
+        holds = sign * (better - than) >= claim.margin if claim.than else abs(better - than) <= claim.margin
+    spread = _differences(claim, column, cells)
+    return {**asdict(claim), "found": better, "compared": than, "holds": holds, "differences": spread}
+
+
+def _differences(claim: Claim, column: Column, cells: Cells) -> list[float]:
+    """The claim's difference seed by seed, of the seeds that all its rows have: how far seeds alone move it."""
+
+    def by_seed(rows: Sequence[str]) -> dict[str, float]:
+        found = [cells[row, claim.column].values for row in rows]
+        return {seed: median(each[seed] for each in found) for seed in found[0] if all(seed in each for each in found)}
+
+    better = by_seed(claim.better)
+    if claim.than:
+        than = by_seed(claim.than)
+        return [value - than[seed] for seed, value in better.items() if seed in than]
+    return [] if column.chance is None else [value - column.chance for value in better.values()]
+
+
+def _recipes(plan: Plan) -> dict[str, Any]:
+    recipes = {f"fine-tuning, {task}": plain(config) for task, config in plan.finetune.items()}
+    recipes |= {f"translation, {task}": plain(config) for task, config in plan.translate.items()}
+    if plan.pretrain is not None:
+        recipes = {"pretraining": plain(plan.pretrain), **recipes}
+    return recipes
+
+
+def _pretraining(planned: Planned, result: Mapping[str, Any]) -> dict[str, Any]:
+    kept = ("parameters", "evaluation_loss", "masked_accuracy", "seconds", "tokens", "tokens_per_second", "curves")
+    return {"row": planned.row, "seed": planned.seed, **{name: result[name] for name in kept}}
+
+
+def _without_rounds(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The cost table: of every row its ratios, memory, FLOPs and parameters."""
+    kept = ("row", "model", "length", "batch", "parameters", "problem", "ratios")
+    rows = []
+    for each in table["measurements"]:
+        row = {name: each[name] for name in kept}
+        for mode in table["config"]["modes"]:
+            timing = each[mode]
+            row[mode] = None if timing is None else {
+                "seconds": median(timing["seconds"]), "flops": timing["flops"], "peak_bytes": timing["peak_bytes"],
+            }  # fmt: skip
+        rows.append(row)
+    return {"rows": rows, "config": table["config"], "environment": table["environment"]}
+
+
+def _baselines(finished: Sequence[tuple[Planned, Mapping[str, Any]]]) -> dict[str, Any]:
+    """What simple classifiers reach on each task; the same for all rows."""
+    return {each.task: result["baselines"] for each, result in finished if result.get("baselines")}
+
+
+def _job(planned: Planned, progress: Progress) -> dict[str, Any]:
+    record = progress.record or {}
+    return {
+        "key": planned.job.key,
+        "kind": planned.job.kind,
+        "label": planned.job.label,
+        "row": planned.row,
+        "state": progress.state,
+        "earlier": progress.earlier,
+        "seconds": record.get("seconds"),
+        "cpu_seconds": record.get("cpu_seconds"),
+        "bytes": record.get("bytes"),
+        "why": progress.why,
+    }

@@ -1,0 +1,209 @@
+"""From a plan to jobs: text, then pretraining, then fine-tuning and analysis; translation; cost; parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from headway.bench.study.configs import plain
+from headway.bench.study.job import Job
+from headway.bench.study.plan import VOCABULARIES, Plan, Row
+from headway.bench.tasks.finetune import FinetuneConfig, Grid
+from headway.bench.tasks.pretrain import Optimisation, PretrainConfig
+from headway.bench.tasks.translate import Optimisation as TranslateOptimisation
+from headway.bench.tasks.translate import TranslateConfig
+
+Paced = TypeVar("Paced", Optimisation, TranslateOptimisation)
+
+POSITIONS = 128  # that an analysis looks at
+NOT_OF_TEXT = ("data", "evaluation_rows", "mask_probability")  # what tokenizer and shards do not depend on
+NOT_OF_PAIRS = ("data", "translated")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Planned:
+    """A job and the cells of the table that it fills.
+
+    Args:
+        row: None for jobs that serve all rows.
+        task: of fine-tuning and translation.
+        seed: of pretraining or translation.
+    """
+
+    job: Job
+    row: str | None = None
+    task: str = ""
+    seed: int = 0
+
+
+def jobs(plan: Plan) -> list[Planned]:
+    """All jobs of a plan, each after those it needs."""
+    found: list[Planned] = []
+    found += [Planned(job=_simple(config), task=task) for task, config in plan.finetune.items() if _counted(config)]
+    if plan.pretrain is not None:
+        text = _text(plan.pretrain)
+        found.append(Planned(job=text))
+        for row in plan.rows:
+            for seed in plan.pretrained(row):
+                found += _of_row(plan, row, seed, text)
+    if plan.original is not None:
+        for row in plan.rows:
+            first = _conversion(plan.original, row)
+            found += [Planned(job=first, row=row.name), *_tuned(plan, row, first, plan.seeds[0], "")]
+    for task, config in plan.translate.items():
+        found += _translations(plan, task, config)
+    if any(column.source == "parameters" for column in plan.columns):
+        found += [Planned(job=_parameters(row), row=row.name) for row in plan.rows]
+    if plan.cost is not None:
+        found.append(Planned(job=_cost(plan)))
+    return found
+
+
+def _text(config: PretrainConfig) -> Job:
+    settings = {name: value for name, value in plain(config.text).items() if name not in NOT_OF_TEXT}
+    return Job(kind="text", config=settings, label=f"text: {', '.join(config.text.corpus)}")
+
+
+def _counted(config: FinetuneConfig) -> bool:
+    return config.task_set.kind != "spans"
+
+
+def _simple(config: FinetuneConfig) -> Job:
+    return Job(kind="simple", config=plain(config), label=f"simple classifiers, {config.task}")
+
+
+def _of_row(plan: Plan, row: Row, seed: int, text: Job) -> list[Planned]:
+    """Pretraining, and all that begins with the pretrained model, unless it is only pretrained again."""
+    assert plan.pretrain is not None
+    config = replace(plan.pretrain, model=pretrained_model(plan, row), seed=seed)
+    config = replace(config, optimisation=_paced(config.optimisation, row))
+    several = f", seed {seed}" if len(plan.pretrained(row)) > 1 else ""
+    first = Job(
+        kind="pretrain",
+        config=plain(config),
+        needs={"text": text.key},
+        label=f"pretrain {row.name}{several}",
+        weights=weights(config.model.encoder()),
+    )
+    found = [Planned(job=first, row=row.name, seed=seed)]
+    if seed not in plan.seeds:
+        return found
+    found += _tuned(plan, row, first, seed, several)
+    if plan.lengths:
+        job = Job(
+            kind="lengths",
+            config={"lengths": list(plan.lengths)},
+            needs={"pretrain": first.key, "text": text.key},
+            label=f"lengths, {row.name}{several}",
+        )
+        found.append(Planned(job=job, row=row.name, seed=seed))
+    if plan.analyse and seed == plan.seeds[0] and row.changes.get("attention", "full") == "full":
+        positions = min(POSITIONS, plan.pretrain.text.length)
+        job = Job(
+            kind="analyse",
+            config={"positions": positions, "kernels": [5]},
+            needs={"pretrain": first.key, "text": text.key},
+            label=f"analyse {row.name}",
+        )
+        found.append(Planned(job=job, row=row.name))
+    return found
+
+
+def _conversion(original: str, row: Row) -> Job:
+    """Wennberg and Henter (2021), Sec. 5: kernels begin with a fit to the pretrained model's own F_P."""
+    kept, *added = sorted(row.encoding.split("+"), key=lambda name: name != "learned")
+    if kept == "learned" and not added:
+        change: dict[str, Any] = {}
+    elif kept == "none":
+        change = {"to": "tisa", "mode": "replace", "kernels": 0, "start": "zero"}
+    else:
+        mode, to = ("supplement", added[0]) if kept == "learned" else ("replace", kept)
+        change = {"to": to, "mode": mode, "start": "fit", **row.options}
+    return Job(kind="convert", config={"model": original, "change": change}, label=f"convert {row.name}", weights=8.5e7)
+
+
+def _tuned(plan: Plan, row: Row, first: Job, seed: int, several: str) -> list[Planned]:
+    """All fine-tuning of a row that begins with a job's model."""
+    found: list[Planned] = []
+    tuned: dict[str, Job] = {}
+    for task in plan.finetune:
+        begin = tuned[plan.after[task]] if task in plan.after else first
+        made = _finetuning(plan, row, task, begin, several)
+        tuned[task] = made[0]
+        found += [Planned(job=job, row=row.name, task=task, seed=seed) for job in made]
+    return found
+
+
+def _paced(optimisation: Paced, row: Row) -> Paced:
+    return replace(optimisation, position_rate=row.position_rate * optimisation.position_rate)
+
+
+def weights(model: Any) -> float:
+    """Parameters of the matrices of all layers, which time goes by; words are looked up, and few are predicted."""
+    width, inner = model.hidden_size, model.intermediate_size
+    return float(model.num_hidden_layers * (4 * width * width + 2 * width * inner))
+
+
+def pretrained_model(plan: Plan, row: Row) -> Any:
+    assert plan.pretrain is not None
+    model = plan.pretrain.model
+    return row.model(preset=model.preset, segments=model.segments, changes=dict(model.changes))
+
+
+def _finetuning(plan: Plan, row: Row, task: str, first: Job, several: str) -> list[Job]:
+    """One sweep, or each of its runs as a job."""
+    config = plan.finetune[task]
+    segments = row.segments if config.task_set.pair and plan.original is None else None
+    config = replace(config, start=replace(config.start, segments=segments))
+    grids = [Grid(rates=(rate,), seeds=(seed,)) for rate, seed in config.grid.runs] if plan.split else [config.grid]
+    return [
+        Job(
+            kind="finetune",
+            config=plain(replace(config, grid=grid)),
+            needs={"pretrain": first.key},
+            weights=first.weights,
+            label=f"{task}, {row.name}{several}"
+            + (f", rate {grid.rates[0]:g}, run {grid.seeds[0]}" if plan.split else ""),
+        )
+        for grid in grids
+    ]
+
+
+def _translations(plan: Plan, task: str, config: TranslateConfig) -> list[Planned]:
+    """Parallel text once, and every row with every seed."""
+    settings = {name: value for name, value in plain(config.data).items() if name not in NOT_OF_PAIRS}
+    text = Job(kind="pairs", config=settings, label=f"parallel text: {config.data.source}")
+    found = [Planned(job=text)]
+    for row in plan.rows:
+        for seed in plan.seeds:
+            changes = {**config.model.changes, **row.changes}
+            model = replace(
+                config.model, encoding=row.encoding, sharing=row.sharing, options=dict(row.options), changes=changes
+            )
+            job = Job(
+                kind="translate",
+                config=plain(replace(config, model=model, optimisation=_paced(config.optimisation, row), seed=seed)),
+                needs={"pairs": text.key},
+                label=f"{task}, {row.name}" + (f", seed {seed}" if len(plan.seeds) > 1 else ""),
+                weights=2 * weights(model.translation()),
+            )
+            found.append(Planned(job=job, row=row.name, task=task, seed=seed))
+    return found
+
+
+def _parameters(row: Row) -> Job:
+    model = {"encoding": row.encoding, "sharing": row.sharing, "encoding_options": dict(row.options)}
+    config = {
+        "preset": "bert-base",
+        "model": {**model, "segments": row.segments, **row.changes},
+        "vocabularies": VOCABULARIES,
+    }
+    return Job(kind="parameters", config=config, label=f"parameters of {row.name}")
+
+
+def _cost(plan: Plan) -> Job:
+    assert plan.cost is not None
+    rows = tuple(row.contestant for row in plan.rows if not row.changes)
+    baseline = plan.row(plan.baseline).contestant
+    config = replace(plan.cost, encodings=rows, baseline=baseline)
+    return Job(kind="cost", config=plain(config), label="cost of all rows", alone=True)

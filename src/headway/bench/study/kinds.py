@@ -1,0 +1,261 @@
+"""How each kind of job is done: from a configuration, the folders of the jobs it needs, and its own, to a result.
+
+Every function goes on where an earlier attempt was killed, because the tasks that it calls do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+Config = Mapping[str, Any]
+Inputs = Mapping[str, Path]
+Kind = Callable[[Config, Inputs, Path], dict[str, Any]]
+
+TEXTS = 16  # rows of held-out documents, read by an analysis
+TOKENS_BY_LENGTH = 2**17  # that the loss at each length is measured on, as far as the text goes
+SHOWN_OFFSETS = 32  # to either side, of the curves in a result
+
+
+def text(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
+    """A tokenizer, and the corpus cut into rows; the same for every encoding."""
+    from headway.bench.study.configs import restored
+    from headway.bench.tasks.pretrain import ModelChoice, Optimisation, PretrainConfig, Text
+    from headway.bench.tasks.pretrain.text import prepared
+    from headway.bench.tasks.training.processes import Processes
+
+    asked = PretrainConfig(
+        model=ModelChoice(encoding="none"),
+        text=restored(Text, config),
+        optimisation=Optimisation(steps=1, batch=1, learning_rate=1.0, compile=False),
+    )
+    made = prepared(asked, folder / "data", Processes(cpu=True), show=False)
+    shards = made.training.shards
+    counts = {"words": len(made.tokenizer), "rows": len(shards), "tokens": shards.num_tokens}
+    return {**counts, "corpus": config["corpus"], "fingerprint": made.fingerprint}
+
+
+def pretrain(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
+    """Masked words; the result has the curves of the losses."""
+    from headway.bench.study.configs import restored
+    from headway.bench.tasks.pretrain import PretrainConfig, run
+    from headway.bench.tasks.training.runs import RunFolder
+    from headway.storage import read_json
+
+    asked = restored(PretrainConfig, config)
+    data = str(inputs["text"] / "data")
+    asked = replace(asked, text=replace(asked.text, data=data), out=str(folder / "run"))
+    result = asdict(run(asked, resume=True))
+    kept = RunFolder(folder / "run")
+    result["curves"] = {name: _curve(kept.log_file, name) for name in ("loss", "evaluation_loss")}
+    result["environment"] = read_json(kept.config_file)["environment"]
+    return result
+
+
+def convert(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
+    """A pretrained encoder with its positions supplemented, replaced or, without a change, as they are."""
+    from headway.pretrained.analysis.loading import load_tokenizer
+    from headway.pretrained.conversion import convert
+    from headway.pretrained.conversion.loading import load_original, quiet
+    from headway.storage import atomic_path, environment
+
+    model, tokenizer = load_original(config["model"]), load_tokenizer(config["model"])
+    if config["change"]:
+        change = {name: value for name, value in config["change"].items() if name != "to"}
+        model = convert(model, config["change"]["to"], tokenizer=tokenizer, **change)
+    if not (target := folder / "run" / "model").exists():
+        with atomic_path(target) as temporary, quiet():
+            model.save_pretrained(temporary)
+            tokenizer.save_pretrained(temporary)
+    return {"parameters": sum(each.numel() for each in model.parameters()), "environment": environment()}
+
+
+def finetune(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
+    """Learning rates × seeds on one task."""
+    import headway.pretrained.conversion  # noqa: F401  its models are then known to transformers
+    from headway.bench.study.configs import restored
+    from headway.bench.tasks.finetune import FinetuneConfig, run
+    from headway.bench.tasks.finetune.data import fingerprints
+    from headway.storage import read_json
+
+    asked = restored(FinetuneConfig, config)
+    sources = fingerprints(asked)
+    start = replace(asked.start, model=str(inputs["pretrain"] / "run" / "model"))
+    asked = replace(asked, start=start, out=str(folder / "run"))
+    result = asdict(run(asked, resume=True))
+    return {**result, "sources": sources, "environment": read_json(folder / "run" / "config.json")["environment"]}
+
+
+def simple(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
+    """What the most frequent label and a bag of words reach on a task: what a score is worth."""
+    from headway.bench.study.configs import restored
+    from headway.bench.tasks.finetune import FinetuneConfig
+    from headway.bench.tasks.finetune.baselines import baseline_scores
+    from headway.bench.tasks.finetune.data import fingerprints
+
+    asked = restored(FinetuneConfig, config)
+    sources = fingerprints(asked)
+    return {"baselines": baseline_scores(asked), "sources": sources}
+
+
+def pairs(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
+    """A vocabulary, and parallel text as tokens; the same for every encoding."""
+    from headway.bench.study.configs import restored
+    from headway.bench.tasks.training.processes import Processes
+    from headway.bench.tasks.translate import ModelChoice, Optimisation, ParallelData, TranslateConfig
+    from headway.bench.tasks.translate.data import prepared
+
+    asked = TranslateConfig(
+        model=ModelChoice(encoding="none"), data=restored(ParallelData, config), optimisation=Optimisation(steps=1)
+    )
+    made = prepared(asked, folder / "data", Processes(cpu=True), show=False)
+    counts = {"words": len(made.tokenizer), "rows": len(made.training.pairs)}
+    return {**counts, "corpus": [config["source"]], "fingerprint": made.fingerprint}
+
+
+def translate(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
+    """An encoder-decoder from nothing, and the translations of dev scored."""
+    from headway.bench.study.configs import restored
+    from headway.bench.tasks.translate import TranslateConfig, run
+    from headway.storage import read_json
+
+    asked = restored(TranslateConfig, config)
+    data = replace(asked.data, data=str(inputs["pairs"] / "data"))
+    result = asdict(run(replace(asked, data=data, out=str(folder / "run")), resume=True))
+    return {**result, "environment": read_json(folder / "run" / "config.json")["environment"]}
+
+
+def analyse(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
+    """What the positions of a pretrained model learned; all of it in analysis/, the curves and ranks in the result."""
+    from headway.pretrained.analysis import analyze, load_model, load_tokenizer
+    from headway.storage import environment, write_json
+
+    folder_of_model = str(inputs["pretrain"] / "run" / "model")
+    model, tokenizer = load_model(folder_of_model), load_tokenizer(folder_of_model)
+    measures = analyze(
+        model,
+        tokenizer,
+        _texts(inputs["text"] / "data", tokenizer),
+        positions=config["positions"],
+        kernels=tuple(config["kernels"]),
+        text_length=config["positions"],
+        carried=False,
+    )
+    asked = {"model": model.config.encoding, "weights": None, "folder": folder_of_model, **config}
+    write_json(folder / "analysis" / "config.json", {"config": asked, "environment": environment()})
+    measures.save(folder / "analysis")
+    return _shown(measures)
+
+
+def lengths(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
+    """Loss on held-out text in rows of each length; null where a model has no positions."""
+    import torch
+
+    from headway.models import EncoderForMaskedLM
+    from headway.pretrained.analysis import load_tokenizer
+    from headway.pretrained.conversion.lengths import loss_by_length
+
+    folder_of_model = inputs["pretrain"] / "run" / "model"
+    tokenizer = load_tokenizer(str(folder_of_model))
+    model = EncoderForMaskedLM.from_pretrained(folder_of_model)
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    asked = config["lengths"]
+    rows = -(-TOKENS_BY_LENGTH // model.config.max_position_embeddings)
+    texts = _texts(inputs["text"] / "data", tokenizer, rows)
+    found = loss_by_length(model, tokenizer, texts, asked, tokens=TOKENS_BY_LENGTH)
+    return {"losses": {str(length): loss for length, loss in found.items()}}
+
+
+def cost(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
+    """Time, memory and FLOPs of whole models."""
+    from headway.bench.cost import CostConfig, measure
+    from headway.bench.study.configs import restored
+
+    return measure(restored(CostConfig, config), tell=lambda text: print(text, flush=True)).to_json()
+
+
+def parameters(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
+    """How many parameters a model has, counted as the DIET paper does."""
+    from headway.models.parameters import pretraining_parameters
+    from headway.models.presets import preset
+
+    counts = {
+        vocabulary: pretraining_parameters(preset(config["preset"], vocab_size=words, **config["model"]))
+        for vocabulary, words in config["vocabularies"].items()
+    }
+    return {"millions": {name: count / 1e6 for name, count in counts.items()}}
+
+
+KINDS: dict[str, Kind] = {
+    "text": text,
+    "pretrain": pretrain,
+    "convert": convert,
+    "finetune": finetune,
+    "simple": simple,
+    "pairs": pairs,
+    "translate": translate,
+    "analyse": analyse,
+    "lengths": lengths,
+    "cost": cost,
+    "parameters": parameters,
+}
+
+
+def made_of_others(kind: str, config: Config, folder: Path, result: Mapping[str, Any]) -> bool:
+    """Whether a job that is done read files that are others today."""
+    from headway.bench.study.configs import restored
+    from headway.bench.tasks.finetune import FinetuneConfig
+    from headway.bench.tasks.finetune.data import fingerprints as of_tasks
+    from headway.bench.tasks.pretrain import Text
+    from headway.bench.tasks.pretrain.text import fingerprints as of_text
+    from headway.bench.tasks.training.preparing import are_others, is_changed
+    from headway.bench.tasks.translate import ParallelData
+    from headway.bench.tasks.translate.data import fingerprints as of_pairs
+
+    if kind == "text":
+        return is_changed(folder / "data", of_text(restored(Text, config)))
+    if kind == "pairs":
+        return is_changed(folder / "data", of_pairs(restored(ParallelData, config)))
+    if kind in ("finetune", "simple") and "sources" in result:
+        return are_others(result["sources"], of_tasks(restored(FinetuneConfig, config)))
+    return False
+
+
+def _curve(log: Path, name: str) -> list[tuple[int, float]]:
+    import json
+
+    entries = map(json.loads, log.read_text(encoding="utf-8").splitlines())
+    return [(entry["step"], entry[name]) for entry in entries if name in entry]
+
+
+def _texts(data: Path, tokenizer: Any, count: int = TEXTS) -> list[str]:
+    """Rows, in order, of documents that were not trained on."""
+    from headway.bench.data import Shards
+
+    shards = Shards(data / "shards", "validation", tokenizer=tokenizer)
+    return [tokenizer.decode(shards[at][0], skip_special_tokens=True) for at in range(min(count, len(shards)))]
+
+
+def _shown(measures: Any) -> dict[str, Any]:
+    """What the page of a study shows: curves near the diagonal, kinds of heads, ranks on texts."""
+    import numpy as np
+
+    from headway.pretrained.analysis.plain import plain
+
+    heads = measures.heads
+    near = np.abs(heads.offsets) <= SHOWN_OFFSETS
+    ranks = None if measures.texts is None else measures.texts.ranks
+    return {
+        "offsets": heads.offsets[near].tolist(),
+        "curves": heads.mean[..., near].round(4).tolist(),  # (layers, H, offsets): mean position score
+        "toeplitz_r2": np.asarray(heads.r2, dtype=float).round(4).tolist(),
+        "kinds": heads.kinds.tolist(),
+        "head_dim": measures.model.head_dim,
+        "same_token": None if measures.texts is None else plain(measures.texts.same_token),
+        "ranks": None
+        if ranks is None
+        else {kind: {"effective": r.effective.round(2).tolist(), "relative": r.relative.round(2).tolist()}
+              for kind, r in ranks.average.items()},
+    }  # fmt: skip

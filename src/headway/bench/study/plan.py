@@ -1,0 +1,240 @@
+"""What a study is: encodings as rows, measures as columns, and the recipes that fill the cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from headway.bench.cost import CostConfig
+from headway.bench.data.transfer.task_data import task_set
+from headway.bench.tasks import pretrain, translate
+from headway.bench.tasks.finetune import FinetuneConfig
+from headway.bench.tasks.finetune.trial import RunResult
+from headway.bench.tasks.pretrain import ModelChoice, PretrainConfig
+from headway.bench.tasks.translate import TranslateConfig
+from headway.encodings import ENCODINGS
+
+SOURCES = ("pretrain", "lengths", "finetune", "translate", "cost", "parameters", "mean")
+VOCABULARIES = {"English": 30_522, "multilingual": 120_000}  # Chen et al. (2021b), Table 6; see models.parameters
+PLACES = {"input": "input", "queries and keys": "per-head", "scores": "per-head", "values": "per-head"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """An encoding with its choices.
+
+    Args:
+        sharing, options: see `headway.encoding`.
+        segments: how pairs take them in fine-tuning; none for encodings that are compared on single texts alone.
+        changes: anything else of the model, such as attention="linformer".
+        position_rate: what pretraining multiplies the learning rate of the encoding's parameters by.
+        published: a paper's figures by the names of columns, in the columns' units.
+    """
+
+    name: str
+    encoding: str
+    sharing: str | None = None
+    segments: str = "per-head"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    position_rate: float = 1.0
+    published: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.model(preset="bert-base")
+
+    def model(self, **rest: Any) -> ModelChoice:
+        """The row's encoder; raises, and lists the names, where the encoding is unknown."""
+        changes = {**rest.pop("changes", {}), **self.changes}
+        return ModelChoice(
+            encoding=self.encoding, sharing=self.sharing, options=dict(self.options), changes=changes, **rest
+        )
+
+    @property
+    def place(self) -> str:
+        """Where position goes: nowhere, input, per-head, or both."""
+        kinds = [ENCODINGS[part] for part in self.encoding.split("+")]
+        places = {PLACES[place] for kind in kinds for place in kind.places}
+        return " and ".join(sorted(places)) or "nowhere"
+
+    @property
+    def contestant(self) -> str:
+        """The row as `headway.bench.cost` writes it, without segments, which are the same for all its rows."""
+        choices = {"sharing": self.sharing, **self.options}
+        return ":".join([self.encoding, *(f"{name}={value}" for name, value in choices.items() if value is not None)])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Column:
+    """One measure of every row.
+
+    Args:
+        source: the kind of job that it comes from, or mean.
+        task: which fine-tuning task or translation; of mean, names of other columns separated by commas.
+        value: where in the result: of fine-tuning score, SPLIT/METRIC, or transfer/DATA/METRIC (the mean over
+            languages); of lengths a length; of other jobs the name of a number.
+        measure: what it is, in words.
+        scale: the shown number is this many times the saved one.
+        higher: whether more is better.
+        chance: what guessing gives, as shown.
+        order: whether the answer is in the word order alone, so that a bag of words cannot do better than chance.
+    """
+
+    name: str
+    source: str
+    task: str = ""
+    value: str = "score"
+    measure: str = ""
+    scale: float = 100.0
+    digits: int = 1
+    higher: bool = True
+    chance: float | None = None
+    order: bool = False
+
+    def __post_init__(self) -> None:
+        if self.source not in SOURCES:
+            raise ValueError(f"source: expected one of {', '.join(SOURCES)}, got {self.source!r}.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """A sentence that the numbers bear out or do not: the median row of `better` is above that of `than` by `margin`.
+
+    Args:
+        than: names of rows; none compares with the column's chance, from which `better` must then differ by `margin`
+            at most.
+        paper: who says so.
+    """
+
+    says: str
+    column: str
+    better: tuple[str, ...]
+    than: tuple[str, ...] = ()
+    margin: float = 0.0
+    paper: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """A whole study.
+
+    Args:
+        name, size: say which study an output folder is of.
+        paper: whose table this is.
+        pretrain, finetune, translate, cost: recipes, for which each row is filled in; those that are not given are not
+            done. `finetune` and `translate` go by the columns' `task`.
+        seeds: of pretraining and of translation, one job each.
+        again: rows that are pretrained with one seed more, which shows what seeds alone change; all else is done with
+            the models of `seeds`.
+        split: fine-tuning runs are jobs of their own, so that several devices share them.
+        after: tasks whose fine-tuning begins with the best model of another task (Phang et al. 2018), not with the
+            pretrained one.
+        original: a pretrained encoder of transformers, by folder or Hub name, in place of pretraining: each row is it,
+            with its positions supplemented ("learned+tisa"), replaced ("tisa"), kept ("learned") or taken ("none").
+        baseline: the row that others are tested against.
+        analyse: also read what the positions of each pretrained model learned.
+        lengths: of text, at which the loss of each pretrained model is measured, as far as it has positions.
+        notes: what a reader must know.
+    """
+
+    name: str
+    size: str
+    title: str
+    rows: tuple[Row, ...]
+    columns: tuple[Column, ...]
+    baseline: str
+    pretrain: PretrainConfig | None = None
+    original: str | None = None
+    finetune: Mapping[str, FinetuneConfig] = field(default_factory=dict)
+    translate: Mapping[str, TranslateConfig] = field(default_factory=dict)
+    cost: CostConfig | None = None
+    seeds: tuple[int, ...] = (0,)
+    again: tuple[str, ...] = ()
+    split: bool = False
+    after: Mapping[str, str] = field(default_factory=dict)
+    analyse: bool = False
+    lengths: tuple[int, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    paper: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _distinct("rows", [row.name for row in self.rows])
+        _distinct("columns", [column.name for column in self.columns])
+        rows, columns = {row.name for row in self.rows}, {column.name for column in self.columns}
+        _known("baseline", [self.baseline], rows)
+        _known("again", self.again, rows)
+        for row in self.rows:
+            _known(f"published of {row.name}", row.published, columns)
+        for claim in self.claims:
+            _known("claims", [*claim.better, *claim.than], rows)
+            _known("claims", [claim.column], columns)
+        for column in self.columns:
+            if column.source == "mean":
+                _known(f"task of {column.name}", column.task.split(","), columns)
+            elif column.source in ("finetune", "translate"):
+                _known(f"task of {column.name}", [column.task], getattr(self, column.source))
+                if column.value == "bleu" and not self.translate[column.task].data.translated:
+                    raise ValueError(f"translated: expected sentences to score, for column {column.name}, got 0.")
+            elif column.source == "lengths":
+                _known(f"value of {column.name}", [column.value], [str(length) for length in self.lengths])
+            elif column.source in ("pretrain", "cost") and getattr(self, column.source) is None:
+                raise ValueError(f"{column.source}: expected a recipe, for column {column.name}, got none.")
+            self._check_value(column)
+        if self.lengths and self.pretrain is None:
+            raise ValueError("lengths: expected a recipe to pretrain, whose models they are measured on, got none.")
+        _known("after", [*self.after, *self.after.values()], self.finetune)
+        order = list(self.finetune)
+        if (self.split and self.after) or any(
+            order.index(other) > order.index(task) for task, other in self.after.items()
+        ):
+            raise ValueError("after: expected tasks that stand before, in a plan that does not split runs, got others.")
+        if self.finetune and (self.pretrain is None) == (self.original is None):
+            raise ValueError(
+                "pretrain, original: expected one of them, because there is fine-tuning, got none or both."
+            )
+
+    def _check_value(self, column: Column) -> None:
+        """Raise where no result of the column's jobs has its value: else that is seen when all of them are done."""
+        what, (first, *rest) = f"value of {column.name}", column.value.split("/")
+        if column.source == "pretrain":
+            _known(what, [column.value], _numbers(pretrain.Result))
+        elif column.source == "translate":
+            _known(what, [column.value], _numbers(translate.Result))
+        elif column.source == "parameters":
+            _known(what, [column.value], VOCABULARIES)
+        elif column.source == "cost" and self.cost is not None:
+            _known(what, [first], self.cost.modes)
+            _known(what, rest, self.cost.models or rest)
+        elif column.source == "finetune":
+            if not rest:
+                _known(what, [first], _numbers(RunResult))
+                return
+            if len(rest) != (2 if first == "transfer" else 1):
+                raise ValueError(f"{what}: expected score, SPLIT/METRIC or transfer/DATA/METRIC, got {column.value!r}.")
+            asked = task_set(rest[0]) if first == "transfer" else self.finetune[column.task].task_set
+            _known(what, rest[-1:], ("score", *asked.metrics))
+
+    def pretrained(self, row: Row) -> tuple[int, ...]:
+        """Seeds that the row is pretrained with."""
+        return (*self.seeds, max(self.seeds) + 1) if row.name in self.again else self.seeds
+
+    def row(self, name: str) -> Row:
+        return next(row for row in self.rows if row.name == name)
+
+
+def _numbers(result: type) -> list[str]:
+    """Names of the numbers in a result."""
+    return [each.name for each in fields(result) if str(each.type).partition(" ")[0] in ("int", "float")]
+
+
+def _distinct(what: str, names: list[str]) -> None:
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"{what}: expected at least one, and each name once, got {', '.join(names) or 'none'}.")
+
+
+def _known(what: str, names: Any, known: Any) -> None:
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"{what}: expected some of {', '.join(known) or '(none)'}, got {', '.join(unknown)}.")

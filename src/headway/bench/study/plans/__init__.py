@@ -1,0 +1,84 @@
+"""The papers' tables as plans, by name; and plans of users, each a Python file."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+from headway.bench.study.plan import Plan
+from headway.bench.study.plans.cost_tables import cost, parameters
+from headway.bench.study.plans.encodings_on_text import encodings
+from headway.bench.study.plans.glue_tables import glue, glue_segments, glue_sharing
+from headway.bench.study.plans.main_job import questions, quick
+from headway.bench.study.plans.tisa_tables import tisa_alone, tisa_beside
+from headway.bench.study.plans.translation_tables import shaw_clip, shaw_parts, shaw_translation, translation
+from headway.bench.study.plans.xtreme_tables import long_range, xtreme, xtreme_ablation
+
+PLANS: dict[str, Callable[[str, str | None], Plan]] = {
+    "quick": quick,
+    "encodings": encodings,
+    "glue": glue,
+    "glue-segments": glue_segments,
+    "glue-sharing": glue_sharing,
+    "xtreme": xtreme,
+    "xtreme-ablation": xtreme_ablation,
+    "long-range": long_range,
+    "translation": translation,
+    "shaw-translation": shaw_translation,
+    "shaw-clip": shaw_clip,
+    "shaw-parts": shaw_parts,
+    "tisa-beside": tisa_beside,
+    "tisa-alone": tisa_alone,
+    "cost": cost,
+    "parameters": parameters,
+    "questions": questions,
+}
+SIZES = ("quick", "gpu", "paper")
+
+
+def find_plan(name: str, size: str = "quick", data: str | None = None) -> Plan:
+    """The plan of a name, or of a file that defines `plan(size, data)`.
+
+    Args:
+        size: quick (the built-in language, two cores, minutes), gpu (one GPU, under an hour), or paper (as published).
+        data: a folder with corpus/, glue/, xtreme/ and translation/, for the larger sizes.
+    """
+    if size not in SIZES:
+        raise ValueError(f"size: expected one of {', '.join(SIZES)}, got {size!r}.")
+    if data is not None and not Path(data).is_dir():
+        raise FileNotFoundError(f"data: expected a folder, got {data}, which is none.")
+    if name in PLANS:
+        return PLANS[name](size, data)
+    if name.endswith(".py"):
+        return _of_file(Path(name))(size, data)
+    raise ValueError(f"plan: expected one of {', '.join(PLANS)}, or a Python file with a function plan, got {name!r}.")
+
+
+def _of_file(path: Path) -> Callable[[str, str | None], Plan]:
+    if not path.is_file():
+        raise FileNotFoundError(f"plan: expected a Python file, got {path}, which does not exist.")
+    spec = importlib.util.spec_from_file_location(f"headway_plan_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ValueError(f"plan: expected {path} to run, got {type(error).__name__}: {error}.") from error
+    function = getattr(module, "plan", None)
+    if not callable(function):
+        raise ValueError(f"plan: expected {path} to define plan(size, data), got no such function.")
+
+    def made(size: str, data: str | None) -> Plan:
+        try:
+            found = function(size, data)
+        except Exception as error:
+            got = f"{type(error).__name__}: {error}"
+            raise ValueError(f"plan: expected plan(size, data) of {path} to run, got {got}.") from error
+        if not isinstance(found, Plan):
+            raise ValueError(
+                f"plan: expected {path} to return a headway.bench.study.plan.Plan, got {type(found).__name__}."
+            )
+        return found
+
+    return made

@@ -1,0 +1,169 @@
+"""Every encoding on the same text: pretraining, the small tasks of GLUE, and texts longer than those trained on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from headway.bench.study.plan import Claim, Column, Plan, Row
+from headway.bench.study.plans import recipes
+from headway.bench.study.plans.glue_tables import builtin_column, builtin_tasks
+from headway.bench.study.plans.rows import FASTER, FASTER_NOTE, linformer
+from headway.bench.tasks.finetune import Data, FinetuneConfig, Grid
+from headway.bench.tasks.finetune.recipes import full
+from headway.bench.tasks.pretrain import Optimisation, PretrainConfig, Rhythm
+
+TASKS = {"sst2": "SST-2", "cola": "CoLA", "mrpc": "MRPC", "stsb": "STS-B", "rte": "RTE"}  # WNLI: in no paper's mean
+WANG, LINEAR = linformer(32)
+
+
+def _per_head(name: str, encoding: str, *, sharing: str | None = None, **options: Any) -> Row:
+    return Row(name=name, encoding=encoding, sharing=sharing, options=options, position_rate=FASTER)
+
+
+ROWS: tuple[Row, ...] = (
+    Row(name="none", encoding="none"),
+    Row(name="learned", encoding="learned", segments="input"),
+    _per_head("diet-rel", "diet-rel"),
+    _per_head("diet-abs 64, shared", "diet-abs", sharing="layer", rank=64),
+    _per_head("tisa", "tisa"),
+    _per_head("t5", "t5"),
+    Row(name="shaw", encoding="shaw"),
+    Row(name="rope", encoding="rope"),
+    _per_head("diet-rel, shared by heads", "diet-rel", sharing="head"),
+    _per_head("diet-rel, shared by layers", "diet-rel", sharing="layer"),
+    _per_head("diet-abs 64", "diet-abs", sharing="none", rank=64),
+    _per_head("diet-abs 128, shared", "diet-abs", sharing="layer", rank=128),
+    _per_head("diet-abs 128", "diet-abs", sharing="none", rank=128),
+    Row(name="sinusoidal", encoding="sinusoidal", segments="input"),
+    Row(name="sinusoidal, amplitude 0.03", encoding="sinusoidal", segments="input", options={"amplitude": 0.03}),
+    Row(name="transformer-xl", encoding="transformer-xl"),
+    Row(name="tupe-abs", encoding="tupe-abs"),
+    Row(name="tupe-rel", encoding="tupe-rel"),
+    _per_head("abs-scalar", "abs-scalar"),
+    _per_head("rel-scalar", "rel-scalar"),
+    Row(name="alibi", encoding="alibi"),
+    replace(_per_head("diet-rel, segments at the input", "diet-rel"), segments="input"),
+    replace(
+        _per_head("diet-abs 64, shared, segments at the input", "diet-abs", sharing="layer", rank=64), segments="input"
+    ),
+    _per_head("tisa, 1 kernel", "tisa", kernels=1),
+    _per_head("tisa, 3 kernels", "tisa", kernels=3),
+    Row(name="learned + tisa", encoding="learned+tisa", segments="input"),
+    Row(name="learned + diet-abs 64", encoding="learned+diet-abs", segments="input", options={"rank": 64}),
+    WANG,
+    replace(LINEAR, position_rate=FASTER),
+)
+INPUT = ("learned", "sinusoidal")
+CLOSEST = ("learned", "diet-rel", "diet-abs 64, shared", "diet-abs 128, shared", "tisa", "t5", "tupe-abs", "tupe-rel")
+PER_HEAD = ("diet-rel", "diet-abs 64, shared", "t5", "shaw", "rope", "tisa")
+
+
+def encodings(size: str = "gpu", data: str | None = None) -> Plan:
+    """Which encoding learns fastest from text, transfers best, and reads on beyond what it was trained on?"""
+    pretraining = _pretraining(size, data)
+    length = pretraining.text.length
+    lengths = tuple(times * length for times in (1, 2, 4, 8))
+    tasks = _tasks(size, data)
+    return Plan(
+        name="encodings",
+        size=size,
+        title="Every encoding on the same text",
+        rows=ROWS,
+        columns=(
+            Column(
+                name="Loss",
+                source="pretrain",
+                value="evaluation_loss",
+                measure="nats a masked word",
+                scale=1.0,
+                digits=3,
+                higher=False,
+            ),
+            Column(name="Masked words", source="pretrain", value="masked_accuracy", measure="accuracy, %"),
+            *_task_columns(size),
+            *(
+                Column(
+                    name=f"{each} tokens",
+                    source="lengths",
+                    value=str(each),
+                    measure="nats a masked word, in texts of that length",
+                    scale=1.0,
+                    digits=3,
+                    higher=False,
+                )
+                for each in lengths
+            ),
+        ),
+        baseline="learned",
+        pretrain=pretraining,
+        finetune=tasks,
+        lengths=lengths,
+        again=(*CLOSEST, "transformer-xl") if size == "gpu" else (),  # one of its runs collapsed
+        analyse=True,
+        claims=_claims(),
+        notes=(
+            f"Models have {length} positions and are trained on texts of that length. Longer texts are read by "
+            "encodings that are defined there.",
+            FASTER_NOTE,
+        ),
+    )
+
+
+def _pretraining(size: str, data: str | None) -> PretrainConfig:
+    if size == "quick":
+        config = recipes.builtin_pretraining()
+    else:
+        config = recipes.pretraining(size, data)
+    if size == "gpu":  # 119,603,200 places; of rows of whole sentences some five in six hold a token
+        config = replace(
+            config,
+            optimisation=Optimisation(steps=3650, batch=256, learning_rate=5e-4, warmup=0.1),
+            rhythm=Rhythm(log=50, evaluate=500, checkpoint=3650, keep=1),
+        )
+    changes = {**config.model.changes, "max_position_embeddings": config.text.length}
+    return replace(config, model=replace(config.model, changes=changes))
+
+
+def _tasks(size: str, data: str | None) -> dict[str, FinetuneConfig]:
+    if size == "quick":
+        return builtin_tasks(("builtin:acceptability",))
+    where = Data(train=(recipes.source(data, "glue"),), on_error="skip")
+    found = {task: full(task, recipes.FIRST, where) for task in TASKS}
+    if size == "paper":
+        return found
+    grid, most = Grid(rates=(1e-4, 3e-4), seeds=(0, 1, 2, 3, 4)), {"sst2": recipes.LIMIT}
+    return {
+        task: replace(
+            config,
+            grid=grid,
+            data=replace(where, limit=most.get(task)),
+            protocol=replace(config.protocol, epochs=2 if task in most else 3),
+        )
+        for task, config in found.items()
+    }
+
+
+def _task_columns(size: str) -> tuple[Column, ...]:
+    if size == "quick":
+        return (builtin_column("builtin:acceptability"),)
+    own = [
+        Column(name=name, source="finetune", task=task, measure="GLUE's score of the task")
+        for task, name in TASKS.items()
+    ]
+    return (*own, Column(name="GLUE", source="mean", task=",".join(TASKS.values()), measure="mean of the five"))
+
+
+def _claims() -> tuple[Claim, ...]:
+    diet = "Chen et al. (2021b)"
+    return (
+        Claim(says="position lowers the loss", column="Loss", better=("learned",), than=("none",), margin=0.1),
+        Claim(says="per-head encodings are at or below position at the input", column="Loss", better=PER_HEAD,
+              than=INPUT, paper=f"{diet}, Sec. 4.1"),
+        Claim(says="sharing by heads is worse than by layers, for DIET-REL", column="Loss",
+              better=("diet-rel, shared by layers",), than=("diet-rel, shared by heads",), paper=f"{diet}, App. D"),
+        Claim(says="sharing does not hurt DIET-ABS", column="Loss", better=("diet-abs 64, shared",),
+              than=("diet-abs 64",), paper=f"{diet}, Table 9"),
+        Claim(says="rank 128 is at or below rank 64", column="Loss", better=("diet-abs 128, shared",),
+              than=("diet-abs 64, shared",), paper=f"{diet}, Table 8"),
+    )  # fmt: skip

@@ -1,0 +1,183 @@
+"""A study from plan to results: claims its folder, does the jobs, collects."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from headway.bench.study.collect import collected
+from headway.bench.study.estimate import Estimates, free_bytes, wall_time
+from headway.bench.study.executors import Executor
+from headway.bench.study.graph import Planned, jobs
+from headway.bench.study.job import MADE, Store, Unreadable
+from headway.bench.study.kinds import made_of_others
+from headway.bench.study.plan import Plan
+from headway.bench.study.runner import Progress, Runner
+from headway.bench.study.view import View, duration
+from headway.bench.tasks.training.runs import RunFolder, RunStopped
+from headway.storage import read_json, write_json
+
+COLLECT_EVERY = 20.0  # seconds between writings of results.json while jobs go on
+ROOM = 1.2  # of the estimated bytes that the disk must have
+
+
+class Study:
+    """A plan in its folder: plan.json, jobs/ (or a store elsewhere, which studies may share), results.json.
+
+    Args:
+        kept: a folder that `headway report --keep` wrote, whose jobs count as done.
+    """
+
+    def __init__(
+        self, plan: Plan, out: Path, *, store: Path | None = None, kept: Path | None = None, gpu: bool = False
+    ) -> None:
+        self.plan, self.out = plan, out
+        self.store = Store(store or out / "jobs", kept=kept)
+        self.planned: list[Planned] = jobs(plan)
+        self.estimates = Estimates(self.store, gpu=gpu)
+        self._check_folder()
+
+    def _check_folder(self) -> None:
+        path = self.out / "plan.json"
+        if path.is_file():
+            found = read_json(path)
+            named, asked = (found.get("name"), found.get("size")), (self.plan.name, self.plan.size)
+            if named != asked:
+                raise FileExistsError(
+                    f"out: expected a new folder or one of study {asked[0]} ({asked[1]}), got {self.out}, which is of "
+                    f"study {named[0]} ({named[1]}). Name another folder; --store shares its jobs."
+                )
+        elif self.out.is_dir() and any(self.out.glob("[!.]*")):
+            raise FileExistsError(
+                f"out: expected a new folder or one of a study, got {self.out}, which holds other files. "
+                f"Name another folder."
+            )
+
+    def run(self, executor: Executor, *, console: Console, command: str, rows: Collection[str] = ()) -> dict[str, Any]:
+        """Do what is not done, and write results.json. Killed at any moment, it goes on where it was.
+
+        Args:
+            rows: names of those whose jobs are done now; of others, what is already done is collected. None: all.
+        """
+        _check_rows(self.plan, rows)
+        self._check_sources()
+        with RunFolder(self.out).held():
+            return self._run(executor, console, command, rows)
+
+    def _check_sources(self) -> None:
+        """Raise where a job was done with a file that is another today: what is done now would not go with it."""
+        for job in {each.job.key: each.job for each in self.planned}.values():
+            try:
+                found = self.store.result(job.key)
+            except Unreadable:  # it is done again
+                continue
+            if found is None or (job.kind in MADE and not self.store.is_here(job.key)):
+                continue
+            if made_of_others(job.kind, job.config, self.store.folder(job.key), found["result"]):
+                raise ValueError(
+                    f"{job.label}: expected it as it was when the study began, got files that have changed since. Put "
+                    f"the old ones back; or name another --out, and another --store where one was named, to begin anew."
+                )
+            if others := self.store.unlike_kept(job):
+                raise ValueError(others)
+
+    def _run(self, executor: Executor, console: Console, command: str, rows: Collection[str]) -> dict[str, Any]:
+        written = 0.0
+        runner: Runner
+
+        def results() -> dict[str, Any]:
+            places = {"store": self.store.path, "kept": self.store.kept}
+            relative = {
+                name: None if path is None else os.path.relpath(path, self.out) for name, path in places.items()
+            }
+            return collected(self.plan, self.planned, runner.all, command=command, places=relative)
+
+        view = View(console, self.estimates, executor.slots, lambda: best_so_far(results()))
+
+        def told(progress: Progress | None) -> None:
+            nonlocal written
+            view.told(progress)
+            if progress is not None and progress.state == "done" and time.monotonic() - written > COLLECT_EVERY:
+                self._write(results())
+                written = time.monotonic()
+
+        runner = Runner([each.job for each in self.planned], self.store, told=told, say=view.say)
+        if rows:
+            wanted = {each.job.key for each in self.planned if each.row in (None, *rows)}
+            runner.leave({each.job.key for each in self.planned} - wanted)
+        self._check_room(runner)
+        self._write(asdict(self.plan), "plan.json")
+        with view:
+            view.watch(runner)
+            runner.run(executor)
+        found = results()
+        self._write(found)
+        return found
+
+    def _write(self, value: Any, name: str = "results.json") -> None:
+        try:
+            write_json(self.out / name, value)
+        except OSError as error:
+            raise RunStopped(
+                f"{self.out / name}: expected to write it, got: {error}. Jobs that are done stay in {self.store.path}: "
+                f"make room, then give the same command again."
+            ) from error
+
+    def _check_room(self, runner: Runner) -> None:
+        waiting = [progress.job for progress in runner.all.values() if progress.state == "waiting"]
+        needed, free = ROOM * sum(self.estimates.of(job).bytes for job in waiting), free_bytes(self.store.path)
+        if needed > free:
+            raise RunStopped(
+                f"store: expected about {needed / 1e9:.1f} GB free for the jobs, got {free / 1e9:.1f} GB at "
+                f"{self.store.path}. Make room, or name another --store."
+            )
+
+    def outline(self, slots: int, rows: Collection[str] = ()) -> list[str]:
+        """The jobs, which of them are done, and what the others will take; nothing is done or written.
+
+        Args:
+            rows: names of those whose jobs are told of. None: all.
+        """
+        _check_rows(self.plan, rows)
+        lines, waiting, size = [], [], 0.0
+        unique = {each.job.key: each.job for each in self.planned if not rows or each.row in (None, *rows)}
+        for job in unique.values():
+            if self.store.result(job.key) is not None:
+                lines.append(f"{'done' if self.store.is_here(job.key) else 'kept':>10}  {job.label}")
+                continue
+            estimate = self.estimates.of(job)
+            waiting.append(job)
+            size += estimate.bytes
+            mark = " (measured)" if estimate.measured else ""
+            lines.append(f"{duration(estimate.seconds):>10}  {job.label}{mark}")
+        took = duration(wall_time(waiting, self.estimates, slots))
+        lines.append(
+            f"{len(unique)} jobs, {len(waiting)} to do: about {took} with {slots} at once, "
+            f"and {size / 1e9:.2g} GB of disk in {self.store.path}."
+        )
+        return [*lines, self.estimates.assumptions()]
+
+
+def _check_rows(plan: Plan, rows: Collection[str]) -> None:
+    known = [row.name for row in plan.rows]
+    unknown = [name for name in rows if name not in known]
+    if unknown:
+        raise ValueError(f"rows: expected some of {'; '.join(known)}, got {'; '.join(unknown)}.")
+
+
+def best_so_far(results: dict[str, Any]) -> list[str]:
+    """The best row of each column."""
+    said = []
+    for column, cells in zip(results["columns"], results["cells"], strict=True):
+        medians = {name: cell["summary"]["median"] for name, cell in cells.items() if cell["summary"]}
+        if medians:
+            choose: Callable[..., str] = max if column["higher"] else min
+            name = choose(medians, key=lambda row: medians[row])
+            said.append(f"{column['name']} {name} {medians[name]:.{column['digits']}f}")
+    return said

@@ -1,0 +1,71 @@
+"""What a score is worth: the most frequent label, and a linear model on bags of words, on the same dev split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.bench.data.transfer.examples import Example, Split
+from headway.bench.data.transfer.task_sets import TaskSet
+from headway.bench.tasks.finetune.config import FinetuneConfig
+from headway.bench.tasks.finetune.data import limited, splits
+from headway.bench.tasks.finetune.metrics import scores
+
+
+def baseline_scores(config: FinetuneConfig) -> dict[str, dict[str, float]]:
+    """Metrics by baseline, on the dev split that chooses checkpoints; none for questions.
+
+    The bag of words knows which words the first text has, which the second, and which they share.
+    """
+    task = config.task_set
+    if task.kind == "spans":
+        return {}
+    on_error = config.data.on_error
+    every = [
+        example for reference in config.training for split in splits(reference, on_error) for example in _of(split)
+    ]
+    train = limited(every, config.data.limit)
+    dev = _of(splits(config.development[0], on_error)[0])
+    actual, labels = _labels(dev), _labels(train)
+    return {
+        "most frequent": scores(task.metrics, np.full_like(actual, _typical(task, labels)), actual),
+        "bag of words": scores(task.metrics, _bag_of_words(task, train, labels, dev), actual),
+    }
+
+
+def _of(split: Split) -> list[Example]:
+    return [example for example in split.labelled if isinstance(example, Example)]
+
+
+def _labels(examples: Sequence[Example]) -> NDArray[Any]:
+    return np.array([example.label for example in examples])
+
+
+def _typical(task: TaskSet, labels: NDArray[Any]) -> float:
+    return float(labels.mean()) if task.kind == "number" else int(np.bincount(labels).argmax())
+
+
+def _bag_of_words(
+    task: TaskSet, train: Sequence[Example], labels: NDArray[Any], dev: Sequence[Example]
+) -> NDArray[Any]:
+    if task.kind != "number" and len(set(labels)) == 1:  # from which scikit-learn learns nothing
+        return np.full(len(dev), labels[0])
+    from scipy.sparse import hstack
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    words = CountVectorizer(binary=True, token_pattern=r"\S+", dtype=np.float32)
+    words.fit(text for each in train for text in (each.first, each.second) if text is not None)
+
+    def features(examples: Sequence[Example]) -> Any:
+        first = words.transform([each.first for each in examples])
+        if not task.pair:
+            return first
+        second = words.transform([each.second or "" for each in examples])
+        return hstack([first, second, first.multiply(second)]).tocsr()
+
+    model = Ridge() if task.kind == "number" else LogisticRegression(max_iter=1000)
+    return np.asarray(model.fit(features(train), labels).predict(features(dev)))

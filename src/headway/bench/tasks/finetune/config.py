@@ -1,0 +1,275 @@
+"""What a fine-tuning sweep is asked: a task, an encoder to begin with, data, and the grid of runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from headway.bench.data.transfer.task_data import TASK_SETS, Reference, task_set
+from headway.bench.data.transfer.task_sets import TaskSet
+from headway.bench.tasks.training.plan import above_zero, at_least
+from headway.storage import LATER, config_hash, settings
+
+SEGMENTS = ("none", "input", "per-head")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """A pretrained encoder.
+
+    Args:
+        model: folder or Hub name of one of ours, or of any encoder of transformers.
+        tokenizer: folder or Hub name; the model's own unless given.
+        segments: for pairs, how one of our encoders takes segments (Chen et al. 2021b, App. A). None leaves a model
+            that has them as it is and gives one that has none per-head segments (at the input with linformer). Tasks of
+            single texts always keep the model as it is.
+    """
+
+    model: str
+    tokenizer: str | None = None
+    segments: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.segments is not None and self.segments not in SEGMENTS:
+            raise ValueError(f"segments: expected one of {', '.join(SEGMENTS)}, got {self.segments!r}.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Data:
+    """What is trained and evaluated on; each entry is [NAME[@SPLIT]=]SOURCE, see `task_data.Reference`.
+
+    Args:
+        train: the task's training split unless an entry names another data set with the same labels.
+        dev: chooses the best checkpoint, the first entry by its score; the task's own unless given.
+        transfer: evaluated after training, in all languages that the source has, never trained on.
+        predict: predictions are written for these, which need no labels.
+        languages: of transfer; all that are found unless given.
+        limit: examples to train on, drawn by chance but the same in all runs; all unless given.
+        on_error: raise stops at a bad row, skip leaves it out and counts it.
+    """
+
+    train: tuple[str, ...] = ()
+    dev: tuple[str, ...] = ()
+    transfer: tuple[str, ...] = ()
+    predict: tuple[str, ...] = ()
+    languages: tuple[str, ...] = ()
+    limit: int | None = None
+    on_error: str = "raise"
+
+    def __post_init__(self) -> None:
+        for name in ("train", "dev", "transfer", "predict", "languages"):
+            if isinstance(getattr(self, name), str):
+                raise ValueError(f"{name}: expected a tuple of texts, got {getattr(self, name)!r}.")
+        if self.limit is not None:
+            at_least("limit", self.limit, 1)
+        if self.on_error not in ("raise", "skip"):
+            raise ValueError(f"on_error: expected raise or skip, got {self.on_error!r}.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grid:
+    """One run for each learning rate and seed."""
+
+    rates: tuple[float, ...]
+    seeds: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for name, values in (("rates", self.rates), ("seeds", self.seeds)):
+            if not values or len(set(values)) < len(values):
+                raise ValueError(f"{name}: expected at least one, and none twice, got {values}.")
+        if not all(math.isfinite(rate) and rate > 0 for rate in self.rates):
+            raise ValueError(f"rates: expected finite learning rates above 0, got {self.rates}.")
+        for seed in self.seeds:
+            at_least("seeds", seed, 0)
+
+    @property
+    def runs(self) -> list[tuple[float, int]]:
+        """All pairs; the seeds of one rate follow one another."""
+        return [(rate, seed) for rate in self.rates for seed in self.seeds]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Protocol:
+    """How each run goes.
+
+    Args:
+        length: tokens of a sequence, or of a window of a question's text.
+        batch: sequences of a step.
+        warmup: share of the steps in which the learning rate rises.
+        position_rate: what the learning rate is multiplied by for the parameters of encodings, segments per head among
+            them. Numbers that are added to scores hardly move in a short run: Adam moves each by about the rate a step.
+        evaluate: steps between evaluations; after every epoch, but at least every 3,500 steps, unless given.
+        checkpoint: steps between checkpoints to resume from; a shorter run that is killed begins anew.
+        bf16: autocast to bfloat16; None is on a GPU.
+    """
+
+    epochs: int
+    length: int
+    batch: int = 32
+    warmup: float = 0.1
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    evaluate: int | None = None
+    checkpoint: int = 3500
+    bf16: bool | None = None
+    position_rate: float = field(default=1.0, metadata=LATER)
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("length", 8), ("batch", 1), ("checkpoint", 1)):
+            at_least(name, getattr(self, name), least)
+        if self.evaluate is not None:
+            at_least("evaluate", self.evaluate, 1)
+        if not 0 <= self.warmup < 1:
+            raise ValueError(f"warmup: expected a share of at least 0 and below 1, got {self.warmup}.")
+        above_zero("position_rate", self.position_rate)
+        if not self.clip > 0 or not self.weight_decay >= 0:
+            raise ValueError(
+                f"clip, weight_decay: expected above 0 and at least 0, got {self.clip, self.weight_decay}."
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spans:
+    """How texts of questions are cut into windows, and answers found.
+
+    Args:
+        overlap: tokens that neighbouring windows share.
+        max_question: tokens of a question; the rest is left out.
+        max_answer: tokens of an answer.
+        count: best answers to keep of each question.
+    """
+
+    overlap: int = 128
+    max_question: int = 64
+    max_answer: int = 30
+    count: int = 20
+
+    def __post_init__(self) -> None:
+        for name, least in (("overlap", 0), ("max_question", 1), ("max_answer", 1), ("count", 1)):
+            at_least(name, getattr(self, name), least)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FinetuneConfig:
+    """A whole sweep. Equal configurations give equal results; `out` is only where they go."""
+
+    task: str
+    start: Start
+    data: Data
+    grid: Grid
+    protocol: Protocol
+    spans: Spans = field(default_factory=Spans)
+    out: str | None = None
+
+    def __post_init__(self) -> None:
+        given = {
+            "data": self.training,
+            "dev": self.development,
+            "transfer": self.transferring,
+            "predict": self.predicting,
+        }
+        for name, references in given.items():
+            for reference in references:
+                self._check_reference(name, reference)
+        self._check_languages()
+
+    def _check_reference(self, name: str, reference: Reference) -> None:
+        asked, other = self.task_set, task_set(reference.name)
+        if (other.kind, other.labels) != (asked.kind, asked.labels):
+            raise ValueError(
+                f"{name}: expected data sets like {asked.name} ({asked.kind} {' '.join(asked.labels)}), "
+                f"got {other.name} ({other.kind} {' '.join(other.labels)})."
+            )
+        if not other.parts(reference.split):
+            advice = f" Name one, as in {other.name}@{next(iter(other.splits))}=SOURCE."
+            raise ValueError(
+                f"{name}: expected a split of {other.name} ({', '.join(other.splits)}), got {reference.split!r}."
+                f"{_trained_on(other) if name == 'data' and reference.split == 'train' else advice}"
+            )
+
+    def _check_languages(self) -> None:
+        """Raise for languages where nothing would be evaluated or predicted in any. One that a data set does not have
+        may be there for others: studies ask all their tasks in the same ones."""
+        several = [
+            task_set(each.name)
+            for each in (*self.transferring, *self.predicting)
+            if not each.languages and len(task_set(each.name).languages) > 1
+        ]
+        if self.data.languages and not any(task.knows(each) for each in self.data.languages for task in several):
+            known = "; ".join(f"{task.name}: {', '.join(task.languages)}" for task in several)
+            raise ValueError(
+                f"languages: expected some of what is transferred to or predicted in several languages "
+                f"({known or 'nothing is'}), got {', '.join(self.data.languages)}. Leave them out, or add "
+                f"--transfer or --predict."
+            )
+
+    @property
+    def task_set(self) -> TaskSet:
+        return task_set(self.task)
+
+    @property
+    def training(self) -> list[Reference]:
+        if not self.data.train and not self.task_set.make:
+            raise ValueError(f"data: expected a folder with {self.task}, or hub, got nothing.")
+        return [Reference.parse(text, name=self.task, split="train") for text in self.data.train or (self.task,)]
+
+    @property
+    def development(self) -> list[Reference]:
+        if self.data.dev:
+            return [Reference.parse(text, name=self.task, split="dev") for text in self.data.dev]
+        own = [reference.source for reference in self.training if reference.name == self.task]
+        if not own:
+            raise ValueError(
+                f"dev: expected [NAME[@SPLIT]=]SOURCE to choose checkpoints on, got nothing, and none of the training "
+                f"data is {self.task}. Name the folder with its dev split."
+            )
+        if Path(own[0]).is_file():
+            raise ValueError(
+                f"dev: expected [NAME[@SPLIT]=]SOURCE to choose checkpoints on, got nothing beside the training data, "
+                f"which is one file ({own[0]}): it would be evaluated on itself. Pass --dev with another."
+            )
+        return [Reference(self.task, "dev", own[0])]
+
+    @property
+    def transferring(self) -> list[Reference]:
+        parsed = [Reference.parse(text, name=self.task, split="") for text in self.data.transfer]
+        return [each if each.split else replace(each, split=_last_split(task_set(each.name))) for each in parsed]
+
+    @property
+    def predicting(self) -> list[Reference]:
+        return [Reference.parse(text, name=self.task, split="test") for text in self.data.predict]
+
+    def resolved(self, device: str) -> FinetuneConfig:
+        """The same, with what depends on the kind of device filled in."""
+        bf16 = device == "cuda" if self.protocol.bf16 is None else self.protocol.bf16
+        return replace(self, protocol=replace(self.protocol, bf16=bf16))
+
+    def described(self) -> dict[str, Any]:
+        """As plain values, without `out`."""
+        description = settings(self)
+        del description["out"]
+        return description
+
+    @property
+    def folder(self) -> str:
+        if self.out is not None:
+            return self.out
+        task = self.task.replace(":", "-")
+        return f"runs/finetune-{task}-{Path(self.start.model).name}-{config_hash(self.described())}"
+
+
+def _trained_on(task: TaskSet) -> str:
+    """What an encoder for a task can be trained on that has no training split."""
+    alike = [
+        each.name
+        for each in TASK_SETS.values()
+        if (each.kind, each.labels) == (task.kind, task.labels) and each.parts("train") and not each.make
+    ]
+    return f" Train on {' or '.join(alike)}, named before its source: {alike[0]}=SOURCE." if alike else ""
+
+
+def _last_split(task: TaskSet) -> str:
+    """The split that papers report: test, or dev where there is no public test."""
+    return "test" if task.parts("test") else "dev"

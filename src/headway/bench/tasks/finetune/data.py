@@ -1,0 +1,244 @@
+"""All data of a sweep as tokens: to train on, to choose checkpoints by, to transfer to and to predict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.bench.data.mlm.shard_index import checksum
+from headway.bench.data.transfer.encoded import Encoded, encode
+from headway.bench.data.transfer.examples import Example, Question, Split
+from headway.bench.data.transfer.task_data import Reference, file_of, found_languages, load, task_set
+from headway.bench.data.transfer.task_sets import TaskSet
+from headway.bench.data.transfer.windows import Windows, windows
+from headway.bench.tasks.finetune.answers import answer_scores, normalisation
+from headway.bench.tasks.finetune.config import Data, FinetuneConfig, Spans
+from headway.bench.tasks.finetune.metrics import scores
+from headway.bench.tasks.finetune.spans import Candidate, best_answers
+from headway.bench.tasks.training.preparing import if_there
+from headway.storage import config_hash
+
+Scores = Sequence[NDArray[np.float32]]  # of each sequence: of classes (C,), of a number (1,), of tokens (L, 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """One split in one language, ready to be scored."""
+
+    task: TaskSet
+    split: Split
+    encoded: Encoded
+    spans: Spans
+
+    def judge(self, found: Scores) -> dict[str, float]:
+        """The data set's metrics by name, and "score", their mean; for questions the score is F1."""
+        if self.task.kind == "spans":
+            said = {name: each[0].text if each else "" for name, each in self.answers(found).items()}
+            normal = normalisation(self.task.answers, self.split.language)
+            metrics = answer_scores(said, self.questions, normal)
+            return {"score": metrics["f1"], **metrics}
+        metrics = scores(self.task.metrics, self.predictions(found), self.encoded.labels)
+        return {"score": float(np.mean(list(metrics.values()))), **metrics}
+
+    def predictions(self, found: Scores) -> NDArray[Any]:
+        """Classes, or numbers."""
+        stacked = np.stack(found)
+        return stacked[:, 0] if self.task.kind == "number" else stacked.argmax(1)
+
+    def answers(self, found: Scores) -> dict[str, list[Candidate]]:
+        """The best answers of each question by id, best first."""
+        assert isinstance(self.encoded, Windows)
+        return best_answers(
+            self.questions, self.encoded, found, count=self.spans.count, max_tokens=self.spans.max_answer
+        )
+
+    @property
+    def questions(self) -> Sequence[Question]:
+        return cast(Sequence[Question], self.split.examples)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """What all runs of a sweep share.
+
+    Args:
+        dev: by name of the split; the first chooses checkpoints.
+        transfer: by data set, and by language in it.
+        described: what was read, for the record; of training also how many examples were taken of all its splits
+            together, and everywhere how many were cut because they are too long.
+    """
+
+    train: Encoded
+    dev: Mapping[str, Evaluation]
+    transfer: Mapping[str, Mapping[str, Evaluation]]
+    described: list[dict[str, Any]]
+
+
+def material(config: FinetuneConfig, tokenizer: Any) -> Material:
+    """Read everything, and tokenise all but what is only predicted. So bad data is met before anything is trained."""
+    task, data = config.task_set, config.data
+    train = [split for reference in config.training for split in splits(reference, data.on_error)]
+    dev = [split for reference in config.development for split in splits(reference, data.on_error)]
+    transfer = _by_language("transfer", config.transferring, data)
+    _by_language("predict", config.predicting, data)
+    examples = limited([example for split in train for example in _labelled(split)], data.limit)
+    trained = tokens(task, examples, config, tokenizer)
+    named = dict(zip(_names(dev, task), dev, strict=True))
+    judged = [(split, evaluation(split, config, tokenizer)) for split in named.values()]
+    transferred = {
+        name: {language: (split, evaluation(split, config, tokenizer)) for language, split in found.items()}
+        for name, found in transfer.items()
+    }
+    evaluated = [("dev", judged), *((name, list(found.values())) for name, found in transferred.items())]
+    return Material(
+        train=trained,
+        dev={name: each for name, (_, each) in zip(named, judged, strict=True)},
+        transfer={name: {key: each for key, (_, each) in found.items()} for name, found in transferred.items()},
+        described=[
+            *({"use": "train", **split.described(), "taken": len(examples), "cut": trained.cut} for split in train),
+            *(
+                {"use": use, **split.described(), "cut": each.encoded.cut}
+                for use, found in evaluated
+                for split, each in found
+            ),
+        ],
+    )
+
+
+def limited(examples: list[Any], limit: int | None) -> list[Any]:
+    """So many of the examples, drawn by chance but always the same; all without a limit."""
+    if limit is None or limit >= len(examples):
+        return examples
+    chosen = np.random.default_rng(0).permutation(len(examples))[:limit]
+    return [examples[at] for at in np.sort(chosen)]
+
+
+def evaluation(split: Split, config: FinetuneConfig, tokenizer: Any, *, labelled: bool = True) -> Evaluation:
+    """A split as tokens; without its unlabelled examples, or with all of them where it is only predicted."""
+    task = task_set(split.name)
+    kept = replace(split, examples=_labelled(split) if labelled else split.examples)
+    return Evaluation(task=task, split=kept, encoded=tokens(task, kept.examples, config, tokenizer), spans=config.spans)
+
+
+def tokens(task: TaskSet, examples: Sequence[Any], config: FinetuneConfig, tokenizer: Any) -> Encoded:
+    length = config.protocol.length
+    if task.kind == "spans":
+        return windows(
+            tokenizer, examples, length=length, overlap=config.spans.overlap, max_question=config.spans.max_question
+        )
+    return encode(tokenizer, examples, length=length)
+
+
+def languages(reference: Reference, part: str, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """Languages to evaluate in. All that the data set has must be there, unless some are asked for by name."""
+    task = task_set(reference.name)
+    if reference.languages:
+        return reference.languages
+    if len(task.languages) == 1:
+        return task.languages
+    if wanted:
+        kept = tuple(name for name in wanted if task.knows(name))
+        if not kept:
+            raise ValueError(
+                f"languages: expected some of {reference.name} ({', '.join(task.languages)}), got {', '.join(wanted)}."
+            )
+        return kept
+    found = found_languages(reference.name, reference.source, part)
+    if Path(reference.source).is_file():
+        if not found:
+            raise ValueError(
+                f"{reference.source}: expected to know its language, got a name that says none. Name it: "
+                f"{reference.name}@{part}:{task.languages[0]}={reference.source}."
+            )
+        return found
+    missing = [language for language in task.languages if language not in found]
+    if missing:
+        raise FileNotFoundError(
+            f"{reference.source}: expected {reference.name} {part} in {', '.join(task.languages)}, got none in "
+            f"{', '.join(missing)}. Add the files, or name the languages you want (--languages)."
+        )
+    return found
+
+
+def splits(reference: Reference, on_error: str) -> list[Split]:
+    """What a reference of --data or --dev stands for: each of its parts in each of its languages."""
+    return [
+        load(reference.name, reference.source, part, language=language, on_error=on_error)
+        for part in task_set(reference.name).parts(reference.split)
+        for language in reference.languages or (None,)
+    ]
+
+
+def fingerprints(config: FinetuneConfig) -> list[str | None]:
+    """Of the files that each reference of a sweep stands for, as they are today; None of what is gone.
+
+    What is on the Hub or made as it is read has no file, and is taken to stay as it is.
+    """
+    own = [(each, None) for each in (*config.training, *config.development)]
+    others = [(each, config.data.languages) for each in (*config.transferring, *config.predicting)]
+    return [if_there(_fingerprint, each, wanted) for each, wanted in (*own, *others)]
+
+
+def _fingerprint(reference: Reference, wanted: tuple[str, ...] | None) -> str:
+    found = [
+        file_of(reference.name, reference.source, part, language=language)
+        for part in task_set(reference.name).parts(reference.split)
+        for language in (reference.languages or (None,) if wanted is None else languages(reference, part, wanted))
+    ]
+    return config_hash({"files": [None if file is None else _checksum(file, *_version(file)) for file in found]})
+
+
+def _version(file: Path) -> tuple[int, int]:
+    facts = file.stat()
+    return facts.st_size, facts.st_mtime_ns
+
+
+@lru_cache(maxsize=1024)  # the jobs of a study read the same files
+def _checksum(file: Path, size: int, changed: int) -> str:
+    return checksum(file)
+
+
+def _by_language(use: str, references: Sequence[Reference], data: Data) -> dict[str, dict[str, Split]]:
+    """Each split that the references stand for, by its data set's name, with the split's where there are several, and
+    by language."""
+    every = [(each, part) for each in references for part in task_set(each.name).parts(each.split)]
+    kinds = {(each.name, part) for each, part in every}
+    found: dict[str, dict[str, Split]] = {}
+    for each, part in every:
+        alone = sum(name == each.name for name, _ in kinds) == 1
+        own = found.setdefault(each.name if alone else f"{each.name}@{part}", {})
+        for language in languages(each, part, data.languages):
+            if language in own:
+                raise ValueError(
+                    f"{use}: expected every split once in a language, got {each.name} {part} {language} twice."
+                )
+            own[language] = load(each.name, each.source, part, language=language, on_error=data.on_error)
+    return found
+
+
+def _labelled(split: Split) -> Sequence[Example] | Sequence[Question]:
+    examples = split.labelled
+    if not examples:
+        raise ValueError(
+            f"{split.name}: expected labels in its split {split.split} ({split.language}), got {len(split.examples)} "
+            f"rows without any. Its authors or XTREME keep them back: take another split, or only predict it."
+        )
+    return examples
+
+
+def _names(dev: Sequence[Split], task: TaskSet) -> list[str]:
+    """Of each split its name, with the data set's where that is another, and its language where there are several."""
+    names = [each.split if each.name == task.name else f"{each.name} {each.split}" for each in dev]
+    found = [
+        name if names.count(name) == 1 else f"{name} {each.language}" for name, each in zip(names, dev, strict=True)
+    ]
+    twice = next((name for name in found if found.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"dev: expected every split once in a language, got {twice} twice.")
+    return found

@@ -1,0 +1,197 @@
+"""A pretrained encoder with a new head, ours or any of transformers', and its loss on a task."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import (
+    AutoConfig,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+)
+from transformers.utils import logging
+
+import headway.pretrained.conversion  # noqa: F401  registers converted models
+from headway.bench.data.text.tokenizers import highest_id
+from headway.bench.data.transfer.task_sets import TaskSet
+from headway.bench.tasks.finetune.config import FinetuneConfig, Start
+from headway.bench.tasks.training.objective import Batch, Objective
+from headway.models import EncoderConfig
+
+PROBLEMS = {"classes": "single_label_classification", "number": "regression"}
+
+
+class TransferLoss(Objective):
+    """An encoder with its loss: cross-entropy of classes and of both ends of an answer, squared error of numbers.
+
+    In evaluation it returns the scores: (B, classes), (B, 1), or (B, L, 2), padding at minus infinity.
+    """
+
+    def __init__(self, model: PreTrainedModel, kind: str) -> None:
+        super().__init__()
+        self.model, self.kind = model, kind
+        takes = inspect.signature(model.forward).parameters
+        self.takes_lengths = "lengths" in takes
+        config = model.config
+        if isinstance(config, EncoderConfig):
+            self.takes_segments = config.segments != "none"
+        else:
+            self.takes_segments = "token_type_ids" in takes and getattr(config, "type_vocab_size", 0) > 1
+
+    def count(self, batch: Batch) -> Tensor:
+        return torch.tensor(len(batch["lengths"]))
+
+    def forward(self, batch: Batch, count: Tensor) -> Tensor:
+        scores = self.scores(batch)
+        if not self.training:
+            return scores
+        labels = batch["labels"]
+        if self.kind == "number":
+            return F.mse_loss(scores[:, 0], labels, reduction="sum") / count
+        if self.kind == "classes":
+            return F.cross_entropy(scores, labels, reduction="sum") / count
+        return F.cross_entropy(scores, labels, reduction="sum") / (2 * count)  # (B, L, 2) and (B, 2): over L
+
+    def scores(self, batch: Batch) -> Tensor:
+        """In float32. Ours are told the lengths, for which attention has its fastest paths; others get a mask."""
+        ids, lengths = batch["input_ids"], batch["lengths"]
+        inside = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
+        given: dict[str, Tensor] = {"lengths": lengths} if self.takes_lengths else {"attention_mask": inside.long()}
+        if self.takes_segments:
+            given["token_type_ids"] = batch["token_type_ids"]
+        output = self.model(input_ids=ids, **given)
+        if self.kind != "spans":
+            logits: Tensor = output.logits
+            return logits.float()
+        scores = torch.stack([output.start_logits, output.end_logits], -1).float()
+        return scores.masked_fill(~inside[..., None], -torch.inf)
+
+
+def load_tokenizer(start: Start) -> Any:
+    """The model's tokenizer; it must pad, after the text."""
+    source = start.tokenizer or start.model
+    try:
+        with quiet():
+            tokenizer = AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        part = "model" if start.tokenizer is None else "tokenizer"
+        raise ValueError(
+            f"{part}: expected a folder with a tokenizer, or a name on the Hub, got {source!r}: {error}"
+        ) from error
+    if tokenizer.pad_token_id is None:
+        raise ValueError(f"tokenizer: expected one with a padding token, got {source}.")
+    if tokenizer.padding_side != "right":
+        raise NotImplementedError(
+            f"tokenizer: expected one that pads after the text, got {source}, which pads before it. "
+            f"Encoders that read their summary from the last token are not supported."
+        )
+    return tokenizer
+
+
+def load_model(config: FinetuneConfig, tokenizer: Any, seed: int) -> PreTrainedModel:
+    """The encoder with a head for the task, drawn from the seed as are segments that the checkpoint lacks.
+
+    Weights are read from safetensors only. What the checkpoint has no tensor for must be new by nature; an encoder that
+    would begin at random is an error.
+    """
+    start, task = config.start, config.task_set
+    settings = AutoConfig.from_pretrained(start.model, **_head(task), **_segments(start, task))
+    _check_length(settings, tokenizer, config.protocol.length)
+    _check_words(settings, tokenizer)
+    kind = AutoModelForQuestionAnswering if task.kind == "spans" else AutoModelForSequenceClassification
+    torch.manual_seed(seed)
+    with quiet():
+        model, info = kind.from_pretrained(
+            start.model,
+            config=settings,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,  # a head of another task; anything else raises below
+            output_loading_info=True,
+            dtype=torch.float32,
+        )
+    body = f"{model.base_model_prefix}."
+    lost = [
+        name
+        for name in sorted({*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])})
+        if name.startswith(body) and "pooler" not in name and not name.startswith(f"{body}segments.")
+    ]
+    if lost:
+        raise ValueError(
+            f"model: expected the weights of {type(model).__name__} in {start.model}, got none that fit "
+            f"{len(lost)} of its tensors, such as {lost[0]}. Is it another kind of model?"
+        )
+    return model
+
+
+def _head(task: TaskSet) -> dict[str, Any]:
+    if task.kind == "spans":
+        return {}
+    labels = task.labels or ("score",)
+    return {
+        "num_labels": len(labels),
+        "id2label": dict(enumerate(labels)),
+        "label2id": {label: number for number, label in enumerate(labels)},
+        "problem_type": PROBLEMS[task.kind],
+    }
+
+
+def _segments(start: Start, task: TaskSet) -> dict[str, Any]:
+    """Supplemental segments of pairs, of our encoders only."""
+    settings = AutoConfig.from_pretrained(start.model)
+    if not isinstance(settings, EncoderConfig):
+        if start.segments is not None:
+            raise ValueError(
+                f"segments: expected none given for {start.model}, a model of type {settings.model_type}, got "
+                f"{start.segments!r}. Only encoders of this library can change theirs."
+            )
+        return {}
+    if not task.pair:
+        return {}
+    if start.segments is not None:
+        return {"segments": start.segments}
+    if settings.segments != "none":
+        return {}
+    return {"segments": "input" if settings.attention == "linformer" else "per-head"}
+
+
+def _check_length(settings: Any, tokenizer: Any, length: int) -> None:
+    most = min(tokenizer.model_max_length, _positions(settings))
+    if length > most:
+        raise ValueError(f"length: expected at most {most}, all that the model has positions for, got {length}.")
+
+
+def _check_words(settings: Any, tokenizer: Any) -> None:
+    words = getattr(settings, "vocab_size", None)
+    if words is not None and highest_id(tokenizer) >= words:
+        raise ValueError(
+            f"tokenizer: expected ids below {words} (from the model), got {highest_id(tokenizer)}. "
+            f"Give the tokenizer the model was trained with."
+        )
+
+
+def _positions(settings: Any) -> int:
+    if isinstance(settings, EncoderConfig) and settings.attention == "full" and settings.build()[0].extends:
+        return 1 << 30
+    return getattr(settings, "max_position_embeddings", None) or 1 << 30
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without transformers' reports on loading: that a head is new is no news here, and missing weights raise."""
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()

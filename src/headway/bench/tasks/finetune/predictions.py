@@ -1,0 +1,90 @@
+"""Predictions as files: those of GLUE as its leaderboard takes them, answers as the official evaluators do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from headway.bench.data.transfer.examples import Example
+from headway.bench.data.transfer.task_data import load, task_set
+from headway.bench.tasks.finetune.config import FinetuneConfig, Start
+from headway.bench.tasks.finetune.data import Evaluation, Scores, evaluation, languages
+from headway.bench.tasks.finetune.model import TransferLoss, load_model, load_tokenizer
+from headway.bench.tasks.finetune.spans import Candidate
+from headway.bench.tasks.finetune.trial import are_finite, model_scores
+from headway.bench.tasks.training.processes import Processes
+from headway.bench.tasks.training.runs import RunFolder, RunStopped
+from headway.storage import atomic_path, write_json
+
+SUBMISSION = {
+    ("cola", "test"): "CoLA",
+    ("sst2", "test"): "SST-2",
+    ("mrpc", "test"): "MRPC",
+    ("stsb", "test"): "STS-B",
+    ("qqp", "test"): "QQP",
+    ("mnli", "test_matched"): "MNLI-m",
+    ("mnli", "test_mismatched"): "MNLI-mm",
+    ("qnli", "test"): "QNLI",
+    ("rte", "test"): "RTE",
+    ("wnli", "test"): "WNLI",
+    ("diagnostic", "test"): "AX",
+}
+
+
+def write_predictions(config: FinetuneConfig, folder: RunFolder, *, cpu: bool) -> list[str]:
+    """Predict with the model in the folder, and return the files written to its predictions/."""
+    config = replace(config, start=Start(model=str(folder.model), segments=config.start.segments))
+    tokenizer, processes = load_tokenizer(config.start), Processes(cpu=cpu)
+    loss = TransferLoss(load_model(config, tokenizer, 0), config.task_set.kind).to(processes.device).eval()
+    written = []
+    for reference in config.predicting:
+        task = task_set(reference.name)
+        for part in task.parts(reference.split):
+            for language in languages(reference, part, config.data.languages):
+                split = load(reference.name, reference.source, part, language=language, on_error=config.data.on_error)
+                ready = evaluation(split, config, tokenizer, labelled=False)
+                found = model_scores(loss, ready.encoded, processes, bf16=bool(config.protocol.bf16))
+                if not are_finite(found, ready.encoded):
+                    raise RunStopped(
+                        f"predict: expected finite scores of {reference.name} {part} in {language}, got NaN or "
+                        f"infinity from {folder.model}. Leave the highest learning rate out; it is a new sweep."
+                    )
+                written += _write(folder.path / "predictions", ready, found)
+    return [str(path) for path in written]
+
+
+def _write(folder: Path, ready: Evaluation, found: Scores) -> list[Path]:
+    split = ready.split
+    stem = SUBMISSION.get((split.name, split.split), f"{split.name.replace(':', '-')}-{split.split}-{split.language}")
+    if ready.task.kind == "spans":
+        best = ready.answers(found)
+        answers, choices = folder / f"{stem}.json", folder / f"{stem}-nbest.json"
+        write_json(answers, {name: each[0].text if each else "" for name, each in best.items()})
+        write_json(choices, {name: _with_probabilities(each) for name, each in best.items()})
+        return [answers, choices]
+    path = folder / f"{stem}.tsv"
+    with atomic_path(path) as temporary:
+        lines = [f"{name}\t{said}\n" for name, said in _rows(ready, found)]
+        temporary.write_text("index\tprediction\n" + "".join(lines), encoding="utf-8")
+    return [path]
+
+
+def _rows(ready: Evaluation, found: Scores) -> list[tuple[str, str]]:
+    rows = []
+    low, high = ready.task.bounds
+    for example, value in zip(ready.split.examples, ready.predictions(found), strict=True):
+        assert isinstance(example, Example)
+        said = f"{min(high, max(low, value)):.3f}" if ready.task.kind == "number" else ready.task.labels[value]
+        rows.append((example.id, said))
+    return rows
+
+
+def _with_probabilities(candidates: list[Candidate]) -> list[dict[str, Any]]:
+    """Candidates with their share of the probability, as if there were no others."""
+    weights = [math.exp(each.score - candidates[0].score) for each in candidates]
+    return [
+        {"text": each.text, "start": each.start, "score": each.score, "probability": weight / sum(weights)}
+        for each, weight in zip(candidates, weights, strict=True)
+    ]

@@ -1,0 +1,178 @@
+"""Fine-tuning as the papers do it: learning rates × seeds, the best checkpoint of each run, the median over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headway.bench.tasks.finetune.config import FinetuneConfig
+from headway.bench.tasks.finetune.data import fingerprints, material
+from headway.bench.tasks.finetune.model import load_tokenizer
+from headway.bench.tasks.finetune.predictions import write_predictions
+from headway.bench.tasks.finetune.summary import summarise
+from headway.bench.tasks.finetune.workers import Sweep, train_all
+from headway.bench.tasks.training.runs import RunFolder
+from headway.storage import config_hash, read_json, write_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What came out of a sweep; also in its result.json. The model of the run with the highest score is in model/.
+
+    Args:
+        score: the best rate's median over seeds of the best checkpoints' scores on the first dev split.
+        rates: a summary of each rate, the best first.
+        runs: every run.
+        data: rows read, labelled, published and skipped, of each split.
+        baselines: metrics of simple classifiers on the first dev split, where they were asked for.
+        seconds: of all runs together, though several may have gone on at once.
+    """
+
+    folder: str
+    task: str
+    model: str
+    parameters: int
+    score: float
+    rate: float
+    rates: list[dict[str, Any]]
+    runs: list[dict[str, Any]]
+    data: list[dict[str, Any]]
+    baselines: dict[str, dict[str, float]]
+    predictions: list[str]
+    seconds: float
+
+
+def run(
+    config: FinetuneConfig,
+    *,
+    resume: bool = False,
+    progress: bool = True,
+    jobs: int = 1,
+    baselines: bool = False,
+    cpu: bool = False,
+    graphs: bool = True,
+) -> Result:
+    """Do all runs of the grid.
+
+    Args:
+        resume: go on with the sweep in the configuration's folder, or return its result if it is finished.
+        progress: say when a run is finished, and show a bar on a terminal.
+        jobs: processes that share the runs, and the device or the GPUs, which one small model leaves idle. A script
+            that asks for several must guard its main part (`if __name__ == "__main__"`), as all that starts processes.
+        baselines: also score the most frequent label and a bag of words; not of questions, nor of a sweep that was
+            finished without.
+        cpu: leave a GPU alone.
+        graphs: on a GPU, replay the steps of our encoders as CUDA graphs.
+    """
+    return run_all([config], resume=resume, progress=progress, jobs=jobs, baselines=baselines, cpu=cpu, graphs=graphs)[
+        0
+    ]
+
+
+def run_all(
+    configs: Sequence[FinetuneConfig],
+    *,
+    resume: bool = False,
+    progress: bool = True,
+    jobs: int = 1,
+    baselines: bool = False,
+    cpu: bool = False,
+    graphs: bool = True,
+) -> list[Result]:
+    """Do several sweeps; their runs share the processes. All data are read before anything is trained.
+
+    The arguments are those of `run`.
+    """
+    if jobs < 1:
+        raise ValueError(f"jobs: expected at least 1, got {jobs}.")
+    if baselines and not any(map(_is_counted, configs)):
+        raise ValueError(
+            f"baselines: expected a task of classes or numbers, got {', '.join(each.task for each in configs)}: simple "
+            f"classifiers answer no questions. Leave --baselines out."
+        )
+    device = "cpu" if cpu or not torch.cuda.is_available() else "cuda"
+    configs = [config.resolved(device) for config in configs]
+    folders = [RunFolder(Path(config.folder)) for config in configs]
+    if len({folder.path for folder in folders}) < len(folders):
+        raise ValueError(f"configs: expected a folder each, got {', '.join(str(each.path) for each in folders)}.")
+    with ExitStack() as held:
+        for config, folder in zip(configs, folders, strict=True):
+            held.enter_context(folder.held())
+            folder.open(config.described(), resume=resume)
+        if baselines:
+            _check_unfinished(configs, folders)
+        sweeps = [_read(config, folder) for config, folder in zip(configs, folders, strict=True) if not folder.finished]
+
+        def finish(sweep: Sweep) -> None:
+            if not RunFolder(Path(sweep.config.folder)).finished:
+                _finish(sweep, baselines=baselines, cpu=cpu)
+
+        train_all(sweeps, jobs=jobs, cpu=cpu, graphs=graphs, progress=progress, done=finish)
+        for sweep in sweeps:
+            finish(sweep)
+        return [Result(**{**read_json(folder.result_file), "folder": str(folder.path)}) for folder in folders]
+
+
+def _check_unfinished(configs: Sequence[FinetuneConfig], folders: Sequence[RunFolder]) -> None:
+    """Raise where simple classifiers are asked for of a sweep that was finished without."""
+    for config, folder in zip(configs, folders, strict=True):
+        if _is_counted(config) and folder.finished and not read_json(folder.result_file)["baselines"]:
+            raise ValueError(
+                f"baselines: expected a sweep that is not finished, or was finished with them, got {folder.path}. "
+                f"Leave --baselines out to read its result, or name another folder (--out)."
+            )
+
+
+def _is_counted(config: FinetuneConfig) -> bool:
+    """Whether simple classifiers have a say on the task: they answer no questions."""
+    return config.task_set.kind != "spans"
+
+
+def _read(config: FinetuneConfig, folder: RunFolder) -> Sweep:
+    tokenizer = load_tokenizer(config.start)
+    sweep = Sweep(config=config, tokenizer=tokenizer, data=material(config, tokenizer))
+    data = config.data
+    named = ", ".join((*data.train, *data.dev, *data.transfer, *data.predict)) or config.task
+    folder.trains_on(config_hash({"files": fingerprints(config)}), named)
+    return sweep
+
+
+def _finish(sweep: Sweep, *, baselines: bool, cpu: bool) -> None:
+    """Summarise the runs, keep the model of the best, predict; what came out goes to the sweep's result.json."""
+    config, folder = sweep.config, RunFolder(Path(sweep.config.folder))
+    runs = list(sweep.finished().values())
+    rates = summarise(runs)
+    _keep_best(sweep, folder)
+    predictions = write_predictions(config, folder, cpu=cpu) if config.data.predict else []
+    simple = {}
+    if baselines:
+        from headway.bench.tasks.finetune.baselines import baseline_scores
+
+        simple = baseline_scores(config)
+    result = Result(
+        folder=str(folder.path),
+        task=config.task,
+        model=config.start.model,
+        parameters=runs[0].parameters,
+        score=rates[0].score.median,
+        rate=rates[0].rate,
+        rates=[asdict(rate) for rate in rates],
+        runs=[asdict(each) for each in runs],
+        data=sweep.data.described,
+        baselines=simple,
+        predictions=predictions,
+        seconds=sum(each.seconds for each in runs),
+    )
+    write_json(folder.result_file, asdict(result))
+
+
+def _keep_best(sweep: Sweep, folder: RunFolder) -> None:
+    """Move the model of the run with the highest score to the sweep's model/."""
+    model = sweep.folder(*sweep.leader()).model
+    if not folder.model.exists():  # else an attempt moved it that was killed before it wrote the result
+        model.rename(folder.model)

@@ -1,0 +1,286 @@
+"""One run of a sweep: fine-tune with one learning rate and one seed, keep the best checkpoint, score it.
+
+A step is a pure function of the weights and of (seed, step), so a run that goes on from a checkpoint ends with the same
+weights, bit for bit on a CPU. The loop is not that of `training.loop`, which serves many processes, batches in parts
+and sharded weights: here one process keeps all data on its device, replays steps, and holds the best weights in memory.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from headway.bench.data.transfer.encoded import Encoded, Resident, TrainingBatches, evaluation_batches
+from headway.bench.recording import own_stream
+from headway.bench.tasks.finetune.bench import Bench
+from headway.bench.tasks.finetune.config import FinetuneConfig
+from headway.bench.tasks.finetune.data import Evaluation, Material, Scores
+from headway.bench.tasks.finetune.model import TransferLoss, load_model, quiet
+from headway.bench.tasks.training import checkpoint
+from headway.bench.tasks.training.journal import Journal
+from headway.bench.tasks.training.loop import seed_of
+from headway.bench.tasks.training.meter import Meter
+from headway.bench.tasks.training.processes import Processes
+from headway.bench.tasks.training.runs import RunFolder, RunStopped
+from headway.bench.tasks.training.schedule import linear
+from headway.storage import atomic_path, read_json, write_json
+
+EVALUATE_AT_MOST = 3500  # steps between evaluations; Chen et al. (2021b), Table 7, "checkpoint interval"
+EVALUATION_TOKENS = 1 << 15  # of a batch
+LOG = 50  # steps
+
+Metrics = dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What came out of one run; also in its result.json.
+
+    Args:
+        score: of the best checkpoint on the first dev split, and `metrics` all of its metrics, by split.
+        step: steps to the best checkpoint, out of `steps`.
+        history: [step, score] of each evaluation.
+        transfer: metrics of the best checkpoint by data set and language.
+        seconds: of training and evaluation.
+    """
+
+    rate: float
+    seed: int
+    score: float
+    metrics: dict[str, Metrics]
+    step: int
+    steps: int
+    history: Sequence[Sequence[float]]
+    transfer: dict[str, dict[str, Metrics]] = field(default_factory=dict)
+    parameters: int
+    seconds: float
+
+
+def finetune_once(
+    config: FinetuneConfig,
+    data: Material,
+    tokenizer: Any,
+    *,
+    rate: float,
+    seed: int,
+    folder: RunFolder,
+    bench_of: Callable[[PreTrainedModel], Bench],
+    show: bool,
+    leads: Callable[[float], bool],
+) -> RunResult:
+    """Do one run, go on with it, or read its result if it is finished.
+
+    Args:
+        bench_of: what trains a model; see `Bench`.
+        leads: whether a score is the best so far; the best model then goes to the folder's model/.
+    """
+    described = {**config.described(), "grid": {"rate": rate, "seed": seed}}
+    folder.open(described, resume=True)
+    if not folder.finished:
+        bench = bench_of(load_model(config, tokenizer, seed))
+        with own_stream(bench.processes.device):
+            run = Run(config, bench, data, rate=rate, seed=seed, folder=folder)
+            run.train(show=show)
+            result = run.finished()
+        if leads(result.score):
+            _save(folder, bench.model, tokenizer)
+        write_json(folder.result_file, asdict(result))
+    if folder.checkpoints.exists():
+        shutil.rmtree(folder.checkpoints)
+    return RunResult(**read_json(folder.result_file))
+
+
+def steps_of(config: FinetuneConfig, data: Material) -> int:
+    """Steps of each run of a sweep."""
+    return config.protocol.epochs * TrainingBatches(data.train.lengths, batch=config.protocol.batch, seed=0).per_epoch
+
+
+class Run:
+    """A run in progress, put back to its last checkpoint when it is made."""
+
+    def __init__(
+        self, config: FinetuneConfig, bench: Bench, data: Material, *, rate: float, seed: int, folder: RunFolder
+    ) -> None:
+        self.protocol, self.data, self.folder, self.processes = config.protocol, data, folder, bench.processes
+        self.rate, self.seed = rate, seed
+        self.batches = TrainingBatches(data.train.lengths, batch=self.protocol.batch, seed=seed)
+        self.steps = steps_of(config, data)
+        self.every = self.protocol.evaluate or min(self.batches.per_epoch, EVALUATE_AT_MOST)
+        saved = bench.resumed(folder.checkpoints)
+        self.loss, self.optimizer, self.update = bench.loss, bench.optimizer, bench.update
+        self.start: int = saved["step"]
+        self.seconds: float = saved.get("seconds", 0.0)
+        self.history: list[tuple[int, float]] = [(step, score) for step, score in saved.get("history", [])]
+        self.metrics: dict[str, Metrics] = saved.get("metrics", {})  # of the best checkpoint
+        self.best: dict[str, Tensor] | None = load_file(self._best_file()) if self.history else None
+        self.meter = Meter(self.processes, **saved.get("meter", {}))
+
+    @property
+    def best_step(self) -> int:
+        """The first of the steps with the highest score."""
+        return max(self.history, key=lambda entry: entry[1])[0]
+
+    def train(self, *, show: bool) -> None:
+        clock = time.perf_counter() - self.seconds
+        with Journal(self.folder, steps=self.steps, start=self.start, show=show, tensorboard=False) as journal:
+            self.loss.train()
+            for step in range(self.start, self.steps):
+                with self._explaining():
+                    loss, norm = self.update(self.batches[step], rate=self._rate(step), seed=seed_of(self.seed, step))
+                self.meter.add(step, loss, norm)
+                done = step + 1
+                journal.step(done)
+                if done % LOG == 0 or done == self.steps:
+                    journal.log({"step": done, "loss": self._mean_loss(), "learning_rate": self._rate(step)})
+                if done % self.every == 0 or done == self.steps:
+                    journal.log({"step": done, **self._evaluate(done)})
+                self.seconds = time.perf_counter() - clock
+                if done % self.protocol.checkpoint == 0 and done < self.steps:
+                    journal.sync()
+                    self._save(done)
+
+    def finished(self) -> RunResult:
+        """Score the best checkpoint on all other data. The model then has its weights."""
+        assert self.best is not None
+        started = time.perf_counter()
+        self.loss.load_state_dict(self.best)
+        transfer = {
+            name: {language: self._judged(each, self.best_step) for language, each in languages.items()}
+            for name, languages in self.data.transfer.items()
+        }
+        return RunResult(
+            rate=self.rate,
+            seed=self.seed,
+            score=max(score for _, score in self.history),
+            metrics=self.metrics,
+            step=self.best_step,
+            steps=self.steps,
+            history=self.history,
+            transfer=transfer,
+            parameters=sum(parameter.numel() for parameter in self.loss.parameters()),
+            seconds=self.seconds + time.perf_counter() - started,
+        )
+
+    def scores(self, encoded: Encoded) -> Scores:
+        return model_scores(self.loss, encoded, self.processes, bf16=bool(self.protocol.bf16))
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """Say what stands behind an error in a step: full memory, or weights that are broken since an earlier step."""
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            raise RunStopped(
+                f"memory: expected a step to fit, got: {str(error).splitlines()[0]} Lower --batch, --length or --jobs."
+            ) from error
+        except ValueError as error:  # on a CPU, attention refuses a bias that is not finite
+            if (broken := self.meter.broken_step()) is not None:
+                raise self._diverged(broken + 1) from error
+            raise
+
+    def _rate(self, step: int) -> float:
+        return linear(step, steps=self.steps, warmup=self.protocol.warmup, peak=self.rate)
+
+    def _mean_loss(self) -> float:
+        """Since the last time. The host waits for the device here."""
+        reading = self.meter.read()
+        self.meter.reset()
+        if reading.broken_step is not None:
+            raise self._diverged(reading.broken_step + 1)
+        return reading.loss
+
+    def _diverged(self, step: int) -> RunStopped:  # counted from 1
+        return RunStopped(
+            f"loss: expected finite losses, gradients and scores, got NaN or infinity at step {step} with learning "
+            f"rate {self.rate:g} and seed {self.seed}. Leave that rate out; it is a new sweep, finished runs stay here."
+        )
+
+    def _judged(self, each: Evaluation, step: int) -> Metrics:
+        """Metrics of the weights that a step left, which may be broken though its loss was not."""
+        try:
+            found = self.scores(each.encoded)
+        except ValueError as error:  # on a CPU, attention refuses a bias that is not finite
+            if all(bool(each.isfinite().all()) for each in self.loss.parameters()):
+                raise
+            raise self._diverged(step) from error
+        if not are_finite(found, each.encoded):
+            raise self._diverged(step)
+        return each.judge(found)
+
+    def _evaluate(self, done: int) -> Metrics:
+        if (broken := self.meter.broken_step()) is not None:
+            raise self._diverged(broken + 1)
+        found = {name: self._judged(each, done) for name, each in self.data.dev.items()}
+        score = next(iter(found.values()))["score"]
+        if not self.history or score > max(before for _, before in self.history):
+            self.best = {name: value.clone() for name, value in self.loss.state_dict().items()}  # where the model is
+            self.metrics = found
+        self.history.append((done, score))
+        flat = {f"{name} {metric}": value for name, metrics in found.items() for metric, value in metrics.items()}
+        return {"score": score, **{name: value for name, value in flat.items() if not name.endswith(" score")}}
+
+    def _save(self, done: int) -> None:
+        """A checkpoint, and the best weights before it; what it no longer needs goes when it is whole."""
+        state = {
+            "seconds": self.seconds,
+            "history": self.history,
+            "metrics": self.metrics,
+            "meter": self.meter.saved(),
+        }
+        if self.best is not None and not self._best_file().exists():
+            with atomic_path(self._best_file()) as temporary:
+                save_file(self.best, temporary)
+        moments = checkpoint.optimizer_tensors(self.loss, self.optimizer)
+        checkpoint.save(self.folder.checkpoints, done, checkpoint.model_tensors(self.loss), moments, state)
+        checkpoint.prune(self.folder.checkpoints, 1)
+        for path in self.folder.checkpoints.glob("best-*.safetensors"):
+            if not self.history or path != self._best_file():
+                path.unlink()
+
+    def _best_file(self) -> Any:
+        return self.folder.checkpoints / f"best-{self.best_step:08d}.safetensors"
+
+
+@torch.no_grad()
+def model_scores(loss: TransferLoss, encoded: Encoded, processes: Processes, *, bf16: bool) -> Scores:
+    """The model's scores of each sequence, without dropout; the host waits for the device once, at the end."""
+    was_training = loss.training
+    loss.eval()
+    resident = Resident(encoded, processes.device)
+    chosen, found = [], []
+    for some in evaluation_batches(encoded.lengths, tokens=EVALUATION_TOKENS):
+        batch = resident.batch(resident.numbers(some), resident.width(some))
+        with torch.autocast(processes.device.type, torch.bfloat16, enabled=bf16):
+            found.append(loss.scores(batch))
+        chosen.append(some)
+    loss.train(was_training)
+    result: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(encoded)
+    for some, scores in zip(chosen, found, strict=True):
+        for at, row in zip(some, scores.float().cpu().numpy(), strict=True):
+            result[at] = row
+    return result
+
+
+def are_finite(found: Scores, encoded: Encoded) -> bool:
+    """Whether all scores are; those of a question's padding are minus infinity."""
+    rows = zip(found, encoded.lengths, strict=True)
+    return all(np.isfinite(row[:length] if row.ndim == 2 else row).all() for row, length in rows)
+
+
+def _save(folder: RunFolder, model: PreTrainedModel, tokenizer: Any) -> None:
+    if folder.model.exists():  # of an attempt that was killed before it wrote its result
+        shutil.rmtree(folder.model)
+    with atomic_path(folder.model) as temporary, quiet():
+        model.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)

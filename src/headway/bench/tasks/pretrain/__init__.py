@@ -1,0 +1,8 @@
+"""Masked-language-model pretraining: `run(config) -> Result`."""
+
+from headway.bench.tasks.pretrain.config import ModelChoice, PretrainConfig, Text
+from headway.bench.tasks.pretrain.pretraining import Result, run
+from headway.bench.tasks.training.plan import Optimisation, Rhythm
+from headway.bench.tasks.training.runs import RunStopped
+
+__all__ = ["ModelChoice", "Optimisation", "PretrainConfig", "Result", "Rhythm", "RunStopped", "Text", "run"]

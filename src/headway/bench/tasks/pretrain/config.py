@@ -1,0 +1,143 @@
+"""What a pretraining run is asked: a model, a text, and how to train the one on the other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from headway.bench.data.text.tokenizers import VOCAB_SIZES
+from headway.bench.tasks.training.plan import Optimisation, Rhythm, at_least, check_changes
+from headway.bench.tasks.training.runs import flat
+from headway.models import PRESETS, EncoderConfig, preset
+from headway.storage import config_hash
+
+LANGUAGE = re.compile(r"([a-z]{2,3}(?:-[A-Za-z]+)?)=")  # of a corpus, LANGUAGE=SOURCE
+# What a run may be resumed with other values of: none of them changes what is learned, beyond rounding and dropout.
+FREE = ("rhythm.log", "rhythm.evaluate", "rhythm.checkpoint", "rhythm.keep", "optimisation.accumulate")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelChoice:
+    """A preset with an encoding.
+
+    Args:
+        sharing, segments, options: see `headway.encoding`. Pretraining has no segments unless asked: each sequence is
+            one text, and fine-tuning adds them (Chen et al. 2021b, App. A).
+        changes: anything else of `headway.models.EncoderConfig`, in place of the preset's.
+    """
+
+    preset: str = "tiny"
+    encoding: str = "diet-rel"
+    sharing: str | None = None
+    segments: str = "none"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.encoder()
+
+    def encoder(self, *, length: int = 1, **rest: Any) -> EncoderConfig:
+        """The model's configuration, with room for `length` positions."""
+        check_changes(self.changes, ("encoding", "sharing", "segments", "encoding_options"), length)
+        longest = max(length, {**PRESETS.get(self.preset, {}), **self.changes}.get("max_position_embeddings", 1))
+        return preset(
+            self.preset,
+            encoding=self.encoding,
+            sharing=self.sharing,
+            segments=self.segments,
+            encoding_options=dict(self.options),
+            **{**self.changes, "max_position_embeddings": longest, **rest},
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Text:
+    """What is read, and how it is cut.
+
+    Args:
+        corpus: sources, as `headway.bench.data.open_corpus` takes them; with several languages, LANGUAGE=SOURCE.
+        text_field: the field of jsonl, parquet and Hub rows that holds the text.
+        skip_bad_lines: leave out lines that cannot be read, in place of stopping.
+        tokenizer: a folder or a Hub name; None trains one on the corpus.
+        kind, vocab_size: of the tokenizer to train, see `headway.bench.data.train_tokenizer`; kind None is word for the
+            built-in language and wordpiece for others.
+        data: the folder data/ of an earlier run, in place of all the above, which is then not looked at.
+        length: tokens of a row; those of `data`, where that is given.
+        packed: rows of several texts, so that nothing is padded, in place of whole sentences of one document; likewise.
+        validation: share of the documents that are not trained on.
+        evaluation_rows: how many rows of these to evaluate on, at most.
+    """
+
+    corpus: tuple[str, ...] = ("builtin",)
+    text_field: str = "text"
+    skip_bad_lines: bool = False
+    tokenizer: str | None = None
+    kind: str | None = None
+    vocab_size: int | None = None
+    data: str | None = None
+    length: int = 128
+    packed: bool = False
+    validation: float = 0.01
+    evaluation_rows: int = 2048
+    mask_probability: float = 0.15
+
+    def __post_init__(self) -> None:
+        if isinstance(self.corpus, str) or not self.corpus:
+            raise ValueError(f"corpus: expected a tuple of at least one source, got {self.corpus!r}.")
+        if self.kind is not None and self.kind not in VOCAB_SIZES:
+            raise ValueError(f"kind: expected one of {', '.join(VOCAB_SIZES)}, got {self.kind!r}.")
+        at_least("length", self.length, 3)
+        at_least("evaluation_rows", self.evaluation_rows, 1)
+        for name in ("validation", "mask_probability"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected between 0 and 1, got {getattr(self, name)}.")
+
+    @property
+    def trained_kind(self) -> str:
+        """The kind of tokenizer to train."""
+        builtin = all(without_language(source).split(":")[0] == "builtin" for source in self.corpus)
+        return self.kind or ("word" if builtin else "wordpiece")
+
+
+def without_language(source: str) -> str:
+    """SOURCE of LANGUAGE=SOURCE."""
+    return source[len(found[0]) :] if (found := LANGUAGE.match(source)) else source
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PretrainConfig:
+    """A whole pretraining run.
+
+    Args:
+        out: the run's folder; None is runs/NAME-HASH.
+    """
+
+    model: ModelChoice
+    text: Text
+    optimisation: Optimisation
+    rhythm: Rhythm = field(default_factory=Rhythm)
+    seed: int = 0
+    out: str | None = None
+
+    def __post_init__(self) -> None:
+        at_least("seed", self.seed, 0)
+        self.model.encoder(length=self.text.length if self.text.data is None else 1)  # data has its own length
+
+    def resolved(self, device: str) -> PretrainConfig:
+        """The same, with what depends on the kind of device filled in."""
+        return replace(self, optimisation=self.optimisation.resolved(device))
+
+    def described(self) -> dict[str, Any]:
+        """As plain values, without `out`."""
+        description = asdict(self)
+        del description["out"]
+        return description
+
+    @property
+    def folder(self) -> str:
+        if self.out is not None:
+            return self.out
+        matters = {name: value for name, value in flat(self.described()).items() if name not in FREE}
+        return f"runs/pretrain-{self.model.preset}-{self.model.encoding}-{config_hash(matters)}"

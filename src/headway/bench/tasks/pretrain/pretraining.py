@@ -1,0 +1,142 @@
+"""Masked-language-model pretraining: from text to a saved model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from headway.bench.tasks.pretrain.config import FREE, PretrainConfig
+from headway.bench.tasks.pretrain.text import Prepared, prepared
+from headway.bench.tasks.training import checkpoint
+from headway.bench.tasks.training.loop import Training
+from headway.bench.tasks.training.objective import Batch, MaskedWords
+from headway.bench.tasks.training.processes import Processes
+from headway.bench.tasks.training.runs import RunFolder
+from headway.bench.tasks.training.saving import save_model
+from headway.bench.tasks.training.session import begun
+from headway.models import EncoderForMaskedLM
+from headway.storage import read_json, write_json
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """What came out of a run; also in its result.json. The model is in `folder`/model.
+
+    Args:
+        tokens: read in training, without padding.
+        loss: of training, in the last line of the log.
+        seconds: of all training steps, without evaluations and checkpoints.
+        tokens_per_second: the median of the lines of the log, of which the first has the time of compilation.
+    """
+
+    folder: str
+    parameters: int
+    steps: int
+    tokens: int
+    loss: float
+    evaluation_loss: float
+    masked_accuracy: float
+    seconds: float
+    tokens_per_second: float
+
+
+def run(
+    config: PretrainConfig,
+    *,
+    resume: bool = False,
+    progress: bool = True,
+    tensorboard: bool = False,
+    fsdp: bool = False,
+    cpu: bool = False,
+    graphs: bool = True,
+) -> Result:
+    """Pretrain in this process or, where torchrun or accelerate launch started it, in all of them together.
+
+    Args:
+        resume: go on with the run in the configuration's folder, or return its result if it is finished.
+        progress: show a bar on a terminal, lines elsewhere.
+        tensorboard: write curves to the folder's tensorboard/.
+        fsdp: share the parameters out over the processes, in place of a copy in each.
+        cpu: leave a GPU alone.
+        graphs: on a GPU that one process has for itself, replay steps as CUDA graphs.
+    """
+    processes = Processes(cpu=cpu)
+    config = config.resolved(processes.device.type)
+    config.optimisation.parts(processes.world)
+    folder = RunFolder(Path(config.folder))
+    with begun(folder, config.described(), processes, resume=resume, free=FREE) as finished:
+        if finished:
+            return Result(**{**read_json(folder.result_file), "folder": str(folder.path)})
+        return _train(config, folder, processes, progress=progress, tensorboard=tensorboard, fsdp=fsdp, graphs=graphs)
+
+
+def _train(
+    config: PretrainConfig,
+    folder: RunFolder,
+    processes: Processes,
+    *,
+    progress: bool,
+    tensorboard: bool,
+    fsdp: bool,
+    graphs: bool,
+) -> Result:
+    text = prepared(config, folder.path / "data", processes, show=progress, continues=folder.has_checkpoint)
+    processes.on_main(lambda: folder.trains_on(text.fingerprint, config.text.data or folder.path / "data"))
+    torch.manual_seed(config.seed)
+    model = EncoderForMaskedLM(
+        config.model.encoder(
+            length=config.text.length,
+            vocab_size=text.training.shards.vocab_size,
+            pad_token_id=text.tokenizer.pad_token_id,
+        )
+    )
+    parameters = model.num_parameters()
+    training = Training(
+        MaskedWords(model),
+        parts=lambda step, rank, world: text.parts(step, config.optimisation, rank, world),
+        evaluate=lambda objective: held_out(objective, text, processes),
+        plan=config.optimisation,
+        rhythm=config.rhythm,
+        tokens=config.optimisation.batch * text.tokens_per_row,
+        seed=config.seed,
+        folder=folder,
+        processes=processes,
+        fsdp=fsdp,
+        graphs=graphs,
+    )
+    last = training.run(show=progress, tensorboard=tensorboard)
+    tensors = checkpoint.model_tensors(model, wanted=processes.main)
+
+    def finish() -> Result:
+        save_model(folder, model, tensors, text.tokenizer)
+        result = Result(
+            folder=str(folder.path),
+            parameters=parameters,
+            steps=config.optimisation.steps,
+            tokens=round(config.optimisation.steps * training.tokens),
+            loss=last["loss"],
+            evaluation_loss=last["evaluation_loss"],
+            masked_accuracy=last["masked_accuracy"],
+            seconds=last["seconds"],
+            tokens_per_second=median(folder.logged("tokens_per_second")),
+        )
+        write_json(folder.result_file, asdict(result))
+        return result
+
+    return processes.on_main(finish)
+
+
+def held_out(objective: Callable[[Batch, Tensor], Tensor], text: Prepared, processes: Processes) -> dict[str, float]:
+    """Loss and accuracy on documents that are not trained on, under the same masks every time."""
+    sums = torch.zeros(3, dtype=torch.float64, device=processes.device)
+    one = torch.ones((), device=processes.device)
+    for number in range(len(text.held_out)):
+        batch = text.held_out_part(number, processes.rank, processes.world)
+        sums += objective({name: processes.moved(value) for name, value in batch.items()}, one)
+    loss, named, masked = processes.total(sums).tolist()
+    return {"evaluation_loss": loss / masked, "masked_accuracy": named / masked}

@@ -1,0 +1,198 @@
+"""From raw text to batches: a tokenizer, shards, and the two streams that training and evaluation read."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from headway.bench.data import EvaluationBatches, MlmBatches, Shards, build_shards, open_corpus, train_tokenizer
+from headway.bench.data.text.corpora import Corpus
+from headway.bench.tasks.pretrain.config import LANGUAGE, PretrainConfig, Text, without_language
+from headway.bench.tasks.training.objective import Batch
+from headway.bench.tasks.training.plan import Optimisation
+from headway.bench.tasks.training.preparing import claim, claimed, if_there, telling
+from headway.bench.tasks.training.processes import Processes
+from headway.bench.tasks.training.runs import writing
+from headway.storage import atomic_path
+
+UNKNOWN = 0.2  # of the tokens, from which on a tokenizer does not fit the text
+CHECKED_ROWS = 1000
+NOT_IN_DATA = ("data", "evaluation_rows", "mask_probability")  # settings that tokenizer and shards do not depend on
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """A tokenizer, batches to train on, and batches of other documents to evaluate on, masked the same way always."""
+
+    tokenizer: PreTrainedTokenizerFast
+    training: MlmBatches
+    held_out: EvaluationBatches
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells tokenizer and rows from others."""
+        return self.training.shards.fingerprint
+
+    @property
+    def tokens_per_row(self) -> float:
+        """Of training, on average, without padding."""
+        return self.training.tokens_per_row
+
+    def parts(self, step: int, plan: Optimisation, rank: int, world: int) -> list[Batch]:
+        """What a process computes of a step's batch."""
+        count = plan.parts(world)
+        return [_with_lengths(self.training.batch(step, part, count)) for part in plan.mine(rank, world)]
+
+    def held_out_part(self, number: int, part: int, parts: int) -> Batch:
+        return _with_lengths(self.held_out.batch(number, part, parts))
+
+
+def prepared(
+    config: PretrainConfig, own: Path, processes: Processes, *, show: bool, continues: bool = False
+) -> Prepared:
+    """The text of a configuration; what is not there yet the main process makes, in the folder `own`.
+
+    A run that `continues` takes what it began with, although the corpus may have changed or gone since.
+    """
+    text = config.text
+    folder = own if text.data is None else Path(text.data)
+    if text.data is None:
+        with writing(folder, lambda: "What is whole of it stays."):
+            processes.on_main(lambda: _make(text, folder, show=show, continues=continues))
+    tokenizer = AutoTokenizer.from_pretrained(_there(folder / "tokenizer"))
+    shards = {split: Shards(folder / "shards", split, tokenizer=tokenizer) for split in ("train", "validation")}
+    if shards["train"].max_length != text.length:
+        raise ValueError(
+            f"length: expected {shards['train'].max_length}, of the rows in {folder}, got {text.length}. "
+            f"Pass --length {shards['train'].max_length}, or leave --data out."
+        )
+    if shards["train"].packed != text.packed:
+        raise ValueError(
+            f"packed: expected {shards['train'].packed}, as the rows in {folder} are, got {text.packed}. "
+            f"{'Pass' if shards['train'].packed else 'Leave out'} --packed, or leave --data out."
+        )
+    _check_languages(shards["train"])
+    if processes.rank == 0:
+        _tell_unseen(shards)
+    _check_known(shards["validation"])
+    plan, masked = config.optimisation, text.mask_probability
+    static = bool(plan.compile) or processes.device.type == "cuda"  # compiled once, recorded once
+    return Prepared(
+        tokenizer=tokenizer,
+        training=MlmBatches(shards["train"], plan.batch, seed=config.seed, mask_probability=masked, static=static),
+        held_out=EvaluationBatches(  # no more rows at a time than in training
+            shards["validation"],
+            plan.batch // plan.accumulate,
+            rows=text.evaluation_rows,
+            mask_probability=masked,
+            static=static,
+        ),
+    )
+
+
+def _check_languages(shards: Shards) -> None:
+    """A language in a file of one document would be held out as a whole, and nothing of it be learned."""
+    missing = [name for name, of in shards.index["languages"].items() if of["rows"] and name not in shards.languages]
+    if missing:
+        raise ValueError(
+            f"validation: expected text of every language to train on, got none of {', '.join(missing)}, all held out: "
+            f"whole documents are. Put blank lines between documents, or lower --validation."
+        )
+
+
+def _tell_unseen(shards: dict[str, Shards]) -> None:
+    """Of a language with few documents none may be held out, and the evaluation says nothing of it."""
+    unseen = sorted(set(shards["train"].languages) - set(shards["validation"].languages))
+    if unseen:
+        warnings.warn(
+            f"validation: nothing of {', '.join(unseen)} is held out, so that evaluation_loss does not say how well "
+            f"it is learned. Raise --validation, or put blank lines between its documents.",
+            stacklevel=2,
+        )
+
+
+def _check_known(shards: Shards) -> None:
+    """A model of mostly [UNK] would learn to say [UNK], and name masked words well by that."""
+    tokens = shards.batch(range(min(len(shards), CHECKED_ROWS)))
+    unknown = (tokens == shards.specials["unk"]).sum() / (tokens != shards.specials["pad"]).sum()
+    if unknown > UNKNOWN:
+        raise ValueError(
+            f"text: expected a tokenizer that knows it, got one to which {unknown:.0%} of its tokens are unknown. "
+            "Pass a larger --vocab-size, or another --tokenizer."
+        )
+
+
+def _loaded(source: str) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"tokenizer: expected a folder with a tokenizer, or a name on the Hub, got {source!r}: {error}"
+        ) from error
+
+
+def _make(text: Text, folder: Path, *, show: bool, continues: bool) -> None:
+    """Tokenizer and shards, unless they are there; interrupted, it goes on."""
+    settings = {name: value for name, value in asdict(text).items() if name not in NOT_IN_DATA}
+    index = folder / "shards" / "index.json"
+    if continues and claimed(folder, settings) and index.exists():
+        return
+    corpora = [_corpus(source, text) for source in text.corpus]
+    claim(folder, settings, [corpus.fingerprint() for corpus in corpora])
+    if index.exists():
+        return
+    with telling(show) as tell:
+        if (folder / "tokenizer").exists():
+            tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
+        elif text.tokenizer is None:
+            tell(f"training a tokenizer on {', '.join(text.corpus)}")
+            tokenizer = train_tokenizer(corpora, text.trained_kind, text.vocab_size, folder / "tokenizer")
+        else:
+            tokenizer = _loaded(text.tokenizer)
+            with atomic_path(folder / "tokenizer") as temporary:
+                tokenizer.save_pretrained(temporary)
+        build_shards(
+            corpora,
+            tokenizer,
+            folder / "shards",
+            max_length=text.length,
+            packed=text.packed,
+            validation=text.validation,
+            progress=lambda documents, tokens: tell(f"cutting text: {documents:,} documents, {tokens:,} tokens"),
+        )
+
+
+def fingerprints(text: Text) -> list[Any]:
+    """Of what the text is read from, as it is today; None of what is gone."""
+    return [if_there(lambda source: _corpus(source, text).fingerprint(), source) for source in text.corpus]
+
+
+def _corpus(source: str, text: Text) -> Corpus:
+    """The corpus of SOURCE or LANGUAGE=SOURCE."""
+    language = LANGUAGE.match(source)
+    return open_corpus(
+        without_language(source),
+        language=language[1] if language else None,
+        text_field=text.text_field,
+        on_error="skip" if text.skip_bad_lines else "raise",
+    )
+
+
+def _there(path: Path) -> Path:
+    """The path, checked: transformers would look for a missing folder on the Hub."""
+    if not path.is_dir():
+        raise FileNotFoundError(
+            f"data: expected a folder with tokenizer/ and shards/, such as data/ of a finished run, got {path.parent}."
+        )
+    return path
+
+
+def _with_lengths(batch: Batch) -> Batch:
+    """Padding as lengths, for which attention has faster paths on every device."""
+    if "attention_mask" in batch:
+        batch["lengths"] = batch.pop("attention_mask").sum(1)
+    return batch

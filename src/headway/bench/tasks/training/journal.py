@@ -1,0 +1,104 @@
+"""What a run says while it goes: a line of JSON a time, a bar or lines on the terminal, curves for TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from headway.bench.tasks.training.checkpoint import last_good
+from headway.bench.tasks.training.runs import RunFolder, writing
+
+SHOWN = {
+    "loss": ".3f",
+    "tokens_per_second": ",.0f",
+    "evaluation_loss": ".3f",
+    "masked_accuracy": ".1%",
+    "score": ".1%",
+    "bleu": ".1f",
+    "exact_match": ".1%",
+}
+
+
+class Journal:
+    """Used by the main process only, as a context.
+
+    Args:
+        folder: its log.jsonl gets one line of JSON for each `log`.
+        steps: of the whole run.
+        start: steps taken before; what was logged after them is forgotten.
+        show: a bar on a terminal, a line for each `log` elsewhere, both on standard error.
+        tensorboard: also write curves to the folder's tensorboard/.
+    """
+
+    def __init__(self, folder: RunFolder, *, steps: int, start: int, show: bool, tensorboard: bool) -> None:
+        folder.rewind_log(start)
+        self._folder = folder
+        self._file = folder.log_file.open("a", encoding="utf-8")
+        self._steps = steps
+        self._writer = _tensorboard(folder.path / "tensorboard", start) if tensorboard else None
+        console = Console(stderr=True)
+        self._console = console if show and not console.is_terminal else None
+        self._bar = _bar(console) if show and console.is_terminal else None
+        self._task = None if self._bar is None else self._bar.add_task("", total=steps, completed=start, said="")
+        self._said: dict[str, str] = {}
+
+    def __enter__(self) -> Journal:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        if self._writer is not None:
+            self._writer.close()
+        self._file.close()
+
+    def step(self, done: int) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done)
+
+    def log(self, entry: dict[str, Any]) -> None:
+        """`entry` has "step", the steps taken, and numbers by name."""
+        with writing(self._folder.log_file, lambda: last_good(self._folder.checkpoints)):
+            self._file.write(json.dumps(entry, allow_nan=False) + "\n")
+            self._file.flush()
+        step = entry["step"]
+        self._said |= {name: f"{entry[name]:{form}}" for name, form in SHOWN.items() if name in entry}
+        if self._console is not None:
+            now = (f"{name.replace('_', ' ')} {self._said[name]}" for name in SHOWN if name in entry)
+            self._console.print(f"step {step}/{self._steps}  {', '.join(now)}", highlight=False)
+        if self._bar is not None and self._task is not None:
+            said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self._said.items())
+            self._bar.update(self._task, said=said)
+        if self._writer is not None:
+            for name, value in entry.items():
+                if name != "step":
+                    self._writer.add_scalar(name, value, step)
+
+    def sync(self) -> None:
+        """Make sure that what was logged is on the disk."""
+        os.fsync(self._file.fileno())
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(
+        BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[said]}"),
+        console=console,
+    )  # fmt: skip
+
+
+def _tensorboard(folder: Path, start: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ImportError("tensorboard: expected the package, got none. pip install 'headway[tensorboard]'.") from error
+    return SummaryWriter(str(folder), purge_step=start + 1)  # of attempts before, what was after it

@@ -1,0 +1,149 @@
+"""How a training goes: its steps and their sizes, and how often it reports and saves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from torch import nn
+from torch.optim import Optimizer
+
+from headway.bench.tasks.training.optimizer import adamw
+from headway.bench.tasks.training.schedule import linear
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Steps:
+    """What the steps of every training have.
+
+    Args:
+        clip: largest norm of all gradients together; None is no bound.
+        bf16: autocast to bfloat16; None is on a GPU.
+        compile: torch.compile; None is on a GPU.
+    """
+
+    steps: int
+    clip: float | None = 1.0
+    bf16: bool | None = None
+    compile: bool | None = None
+
+    def __post_init__(self) -> None:
+        at_least("steps", self.steps, 1)
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip: expected above 0, got {self.clip}.")
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, counted from 0."""
+        raise NotImplementedError
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        """For the model's parameters; the learning rate is set at each step."""
+        raise NotImplementedError
+
+    def lighter(self) -> str:
+        """A sentence that says how a step takes less memory."""
+        raise NotImplementedError
+
+    def resolved(self, device: str) -> Self:
+        """The same, with what depends on the kind of device filled in."""
+        gpu = device == "cuda"
+        bf16, compiled = (gpu if choice is None else choice for choice in (self.bf16, self.compile))
+        return replace(self, bf16=bf16, compile=compiled)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Optimisation(Steps):
+    """AdamW with warm-up and linear decay.
+
+    Args:
+        batch: sequences of a step, in all processes together.
+        accumulate: parts in which each process computes its share of a batch; more parts, less memory.
+        warmup: share of the steps in which the learning rate rises.
+        position_rate: what the learning rate is multiplied by for the parameters of encodings. A number that is added
+            to scores must reach several units, and Adam moves it by at most the learning rate a step: in short runs
+            tables of scalars (DIET-REL, REL-SCALAR, T5) stay too small with the papers' 1.
+    """
+
+    batch: int
+    learning_rate: float
+    accumulate: int = 1
+    warmup: float = 0.025
+    weight_decay: float = 0.01
+    position_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        Steps.__post_init__(self)  # slots make a new class, which super() would not find
+        for name in ("batch", "accumulate"):
+            at_least(name, getattr(self, name), 1)
+        self.parts(1)
+        above_zero("learning_rate", self.learning_rate)
+        if not 0 <= self.warmup < 1:
+            raise ValueError(f"warmup: expected a share of at least 0 and below 1, got {self.warmup}.")
+        if not self.weight_decay >= 0:
+            raise ValueError(f"weight_decay: expected at least 0, got {self.weight_decay}.")
+        above_zero("position_rate", self.position_rate)
+
+    def rate(self, step: int) -> float:
+        return linear(step, steps=self.steps, warmup=self.warmup, peak=self.learning_rate)
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        return adamw(model, weight_decay=self.weight_decay, position_rate=self.position_rate)
+
+    def lighter(self) -> str:
+        return f"Compute it in more parts, with --accumulate {2 * self.accumulate}; a run can be resumed with that."
+
+    def parts(self, processes: int) -> int:
+        """In how many equal parts a batch is computed, over all processes."""
+        parts = processes * self.accumulate
+        if self.batch % parts:
+            raise ValueError(
+                f"batch: expected a multiple of {parts} ({processes} processes x {self.accumulate} accumulated parts), "
+                f"got {self.batch}."
+            )
+        return parts
+
+    def mine(self, rank: int, processes: int) -> range:
+        """Which of these parts a process computes."""
+        self.parts(processes)
+        return range(rank * self.accumulate, (rank + 1) * self.accumulate)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rhythm:
+    """After how many steps a run logs, evaluates and saves (it does all three at the end), and what it keeps."""
+
+    log: int = 100
+    evaluate: int = 1000
+    checkpoint: int = 1000
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("log", "evaluate", "checkpoint", "keep"):
+            at_least(name, getattr(self, name), 1)
+
+
+def check_changes(changes: Mapping[str, Any], chosen: Iterable[str], length: int) -> None:
+    """Raise where changes of a model's configuration are what a run chooses otherwise, or leave its text no room."""
+    for name in chosen:
+        if name in changes:
+            raise ValueError(f"{name}: expected it in the choice of the model, not among other settings (--set).")
+    if "vocab_size" in changes:
+        raise ValueError(
+            f"vocab_size: expected none, for the tokenizer has as many words as it has, got {changes['vocab_size']!r}. "
+            f"--vocab-size is that of a tokenizer to train."
+        )
+    room = changes.get("max_position_embeddings", length)
+    if isinstance(room, int) and room < length:
+        raise ValueError(f"max_position_embeddings: expected room for {length} tokens of a text, got {room}.")
+
+
+def at_least(name: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}.")
+
+
+def above_zero(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name}: expected a finite number above 0, got {value}.")

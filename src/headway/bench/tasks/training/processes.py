@@ -1,0 +1,123 @@
+"""One process or many: which device each has, how they agree, and how a model is spread over them.
+
+accelerate finds out how the processes were started (torchrun, accelerate launch, MPI, or not at all) and connects them.
+Its `Accelerator` is left out: precision is a setting of the whole process there, which a second run could not change,
+and its FSDP is silently off between CPU processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from accelerate import PartialState
+from accelerate.utils import parse_flag_from_env
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from headway.bench.tasks.training.objective import Objective
+from headway.bench.tasks.training.runs import RunStopped
+
+T = TypeVar("T")
+ANSWER = timedelta(minutes=10)  # how long processes wait for one another in a step
+WORK = timedelta(days=30)  # how long they wait for what only the main process does; one that dies is noticed at once
+
+
+class Processes:
+    """All processes of a run, seen from one of them: the main one has rank 0."""
+
+    def __init__(self, *, cpu: bool = False) -> None:
+        cpu = cpu or not torch.cuda.is_available() or parse_flag_from_env("ACCELERATE_USE_CPU")
+        state = PartialState(cpu=cpu, timeout=ANSWER)  # the first one decides for the whole process
+        self.rank, self.world = state.process_index, state.num_processes
+        self.device = state.device
+        if self.world == 1:
+            self.device = torch.device("cpu") if cpu else torch.device("cuda", torch.cuda.current_device())
+        elif cpu != (state.device.type == "cpu"):
+            raise ValueError(f"cpu: expected the same choice in all runs of a process, got {cpu} after {state.device}.")
+        self.main = self.rank == 0
+        self._control = dist.new_group(backend="gloo", timeout=WORK) if self.world > 1 else None
+
+    def on_main(self, work: Callable[[], T]) -> T:
+        """Do something in the main process only; all get what it returns, and all stop if it fails."""
+        if self._control is None:
+            return work()
+        error: Exception | None = None
+        answer: list[object] = [None, None]
+        if self.main:
+            try:
+                answer[0] = work()
+            except Exception as failure:
+                error, answer[1] = failure, str(failure)
+        dist.broadcast_object_list(answer, src=0, group=self._control)
+        if error is not None:
+            raise error
+        if answer[1] is not None:
+            raise RunStopped(f"The main process stopped: {answer[1]}")
+        return answer[0]  # type: ignore[return-value]
+
+    def moved(self, value: Tensor) -> Tensor:
+        """On this process's device; from pinned memory without waiting."""
+        return value.to(self.device, non_blocking=True)
+
+    def total(self, value: Tensor) -> Tensor:
+        """The sum over all processes."""
+        if self.world > 1:
+            value = value.clone()
+            dist.all_reduce(value)
+        return value
+
+    @contextmanager
+    def noticing_the_dead(self, hint: Callable[[], str]) -> Iterator[None]:
+        """Say in plain words that another process died or does not answer; `hint` tells what is left of the run."""
+        try:
+            yield
+        except RuntimeError as error:
+            if self.world == 1 or isinstance(error, RunStopped) or not _is_of_communication(error):
+                raise
+            raise RunStopped(
+                f"process {self.rank}: expected all {self.world} processes to answer, got: "
+                f"{str(error).split('. ')[0]}. Another process died or hangs; its own messages say why. {hint()} "
+                f"Start all processes again with --resume."
+            ) from error
+
+
+def spread(module: Objective, processes: Processes, *, fsdp: bool) -> nn.Module:
+    """The module on this process's device, its gradients averaged over all processes.
+
+    With `fsdp`, parameters, gradients and the optimizer's state are cut into shares, one for each process (FSDP2).
+    Make the optimizer after this.
+    """
+    module.to(processes.device)
+    if fsdp:
+        if processes.world == 1:
+            raise ValueError("fsdp: expected several processes to share a model, got one. Start them with torchrun.")
+        mesh = init_device_mesh(processes.device.type, (processes.world,))
+        for layer in module.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(module, mesh=mesh)
+        return module
+    if processes.world == 1:
+        return module
+    devices = [processes.device] if processes.device.type == "cuda" else None
+    return DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True)
+
+
+def accumulating(module: nn.Module, *, last: bool) -> AbstractContextManager[object]:
+    """For one of several parts of a batch: gradients are exchanged in the last one only."""
+    if isinstance(module, FSDPModule):
+        module.set_requires_gradient_sync(last)
+    elif isinstance(module, DistributedDataParallel) and not last:
+        return module.no_sync()
+    return nullcontext()
+
+
+def _is_of_communication(error: RuntimeError) -> bool:
+    text = str(error).lower()
+    return isinstance(error, dist.DistError) or any(word in text for word in ("gloo", "nccl", "connection"))

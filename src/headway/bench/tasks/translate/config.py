@@ -1,0 +1,207 @@
+"""What a translation run is asked: a model, parallel text, and how to train the one on the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from torch import nn
+from torch.optim import Adam, Optimizer
+
+from headway.bench.data.translation.batches import MULTIPLE
+from headway.bench.data.translation.cleaning import Rules
+from headway.bench.data.translation.vocabulary import KINDS, VOCAB_SIZE
+from headway.bench.tasks.training.optimizer import fusible, groups
+from headway.bench.tasks.training.plan import Rhythm, Steps, above_zero, at_least, check_changes
+from headway.bench.tasks.training.runs import flat
+from headway.bench.tasks.training.schedule import inverse_square_root
+from headway.models.translation import TRANSLATION_PRESETS, TranslationConfig, translation_preset
+from headway.storage import config_hash
+
+# What a run may be resumed with other values of: none of them changes what is learned.
+FREE = ("rhythm.log", "rhythm.keep")
+SAVED = ("average", "best", "last")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelChoice:
+    """A preset with an encoding.
+
+    Args:
+        sharing, options: see `headway.encoding`.
+        changes: anything else of `headway.models.translation.TranslationConfig`, in place of the preset's.
+    """
+
+    preset: str = "tiny"
+    encoding: str = "sinusoidal"
+    sharing: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.translation()
+
+    def translation(self, *, length: int = 1, **rest: Any) -> TranslationConfig:
+        """The model's configuration, with room for `length` positions."""
+        check_changes(self.changes, ("encoding", "sharing", "encoding_options"), length)
+        given = {**TRANSLATION_PRESETS.get(self.preset, {}), **self.changes}
+        longest = max(length, given.get("max_position_embeddings", 1))
+        return translation_preset(
+            self.preset,
+            encoding=self.encoding,
+            sharing=self.sharing,
+            encoding_options=dict(self.options),
+            **{**self.changes, "max_position_embeddings": longest, **rest},
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParallelData:
+    """What is read, and how it is cut.
+
+    Args:
+        source, target: what to train on, as `headway.bench.data.translation.parallel.open_parallel` takes them.
+        dev_source, dev_target: what to evaluate on; unless given, the source's own dev split, which is a share
+            `held_out` of its sentences where it is a file.
+        languages: of jsonl and Hub rows, such as en-de.
+        on_error: raise at rows that cannot be read, or skip and count them.
+        rules: which pairs to train on. Of dev only empty pairs and those that are too long are left out, of its loss
+            only, and `strict` does not stop at them.
+        tokenizer: a folder; None trains one on the training pairs.
+        kind, vocab_size: of the tokenizer to train, see `train_vocabulary`; kind None is word for the built-in language
+            and bpe for others.
+        data: the folder data/ of an earlier run, in place of all the above, which is then not looked at.
+        translated: how many pairs of dev to translate and score in each evaluation.
+    """
+
+    source: str = "builtin"
+    target: str | None = None
+    dev_source: str | None = None
+    dev_target: str | None = None
+    languages: str | None = None
+    held_out: float = 0.01
+    on_error: str = "raise"
+    rules: Rules = field(default_factory=Rules)
+    tokenizer: str | None = None
+    kind: str | None = None
+    vocab_size: int = VOCAB_SIZE
+    data: str | None = None
+    translated: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind is not None and self.kind not in KINDS:
+            raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {self.kind!r}.")
+        if self.on_error not in ("raise", "skip"):
+            raise ValueError(f"on_error: expected raise or skip, got {self.on_error!r}.")
+        if not 0 < self.held_out < 0.5:
+            raise ValueError(f"held_out: expected a share above 0 and below 0.5, got {self.held_out}.")
+        if self.dev_target is not None and self.dev_source is None:
+            raise ValueError(f"dev_source: expected one beside dev_target={self.dev_target!r}, got none.")
+        at_least("translated", self.translated, 0)
+
+    @property
+    def trained_kind(self) -> str:
+        """The kind of tokenizer to train."""
+        return self.kind or ("word" if self.source.split(":")[0] == "builtin" else "bpe")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Optimisation(Steps):
+    """Adam with warm-up and a decay with the inverse square root.
+
+    Paper:    Vaswani et al. (2017), Sec. 5.3; Shaw et al. (2018), Sec. 4.1
+    Departs:  the papers do not speak of clipping, so there is none unless asked. torch.compile is off unless asked:
+              batches differ in shape
+
+    Args:
+        tokens: at most, of the sources and of the targets of a batch, padding counted.
+        step_tokens: about how many target tokens a step has, in as many batches as that takes.
+        warmup: steps in which the learning rate rises.
+        learning_rate: the highest; None is that of Vaswani et al. (2017), Eq. (3): (width * warmup)^-0.5.
+        position_rate: as in pretraining, what it is multiplied by for the parameters of encodings.
+    """
+
+    clip: float | None = None
+    compile: bool | None = False
+    tokens: int = 4096
+    step_tokens: int = 25_000
+    warmup: int = 4000
+    learning_rate: float | None = None
+    betas: tuple[float, float] = (0.9, 0.98)
+    epsilon: float = 1e-9
+    position_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        Steps.__post_init__(self)  # slots make a new class, which super() would not find
+        at_least("tokens", self.tokens, MULTIPLE)
+        at_least("step_tokens", self.step_tokens, 1)
+        at_least("warmup", self.warmup, 1)
+        if self.learning_rate is not None:
+            above_zero("learning_rate", self.learning_rate)
+        above_zero("position_rate", self.position_rate)
+
+    def rate(self, step: int) -> float:
+        assert self.learning_rate is not None  # filled in by TranslateConfig.resolved
+        return inverse_square_root(step, warmup=self.warmup, peak=self.learning_rate)
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        every = groups(model, 0.0, self.position_rate)
+        return Adam(every, lr=0.0, betas=self.betas, eps=self.epsilon, fused=fusible(model))
+
+    def lighter(self) -> str:
+        return f"Compute it in smaller batches, with --tokens {self.tokens // 2}; that is a new run."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TranslateConfig:
+    """A whole translation run.
+
+    Args:
+        save: which weights become model/: the average of the last `average` checkpoints, those of the checkpoint with
+            the lowest loss on dev (of checkpoints at whose step there is an evaluation), or the last ones.
+        out: the run's folder; None is runs/NAME-HASH.
+    """
+
+    model: ModelChoice
+    data: ParallelData
+    optimisation: Optimisation
+    rhythm: Rhythm = field(default_factory=Rhythm)
+    save: str = "average"
+    average: int = 20
+    seed: int = 0
+    out: str | None = None
+
+    def __post_init__(self) -> None:
+        at_least("seed", self.seed, 0)
+        at_least("average", self.average, 1)
+        if self.save not in SAVED:
+            raise ValueError(f"save: expected one of {', '.join(SAVED)}, got {self.save!r}.")
+        if self.save == "best" and self.rhythm.checkpoint % self.rhythm.evaluate:
+            raise ValueError(
+                f"rhythm: expected, to save the best checkpoint, one at every evaluation or at every few, got an "
+                f"evaluation every {self.rhythm.evaluate} steps and a checkpoint every {self.rhythm.checkpoint}. "
+                f"Pass --evaluate-every {self.rhythm.checkpoint}."
+            )
+        self.model.translation(length=self.data.rules.max_tokens)
+
+    def resolved(self, device: str) -> TranslateConfig:
+        """The same, with what depends on the kind of device and on the model's width filled in."""
+        plan = self.optimisation.resolved(device)
+        if plan.learning_rate is None:
+            peak = (self.model.translation().hidden_size * plan.warmup) ** -0.5
+            plan = replace(plan, learning_rate=peak)
+        return replace(self, optimisation=plan)
+
+    def described(self) -> dict[str, Any]:
+        """As plain values, without `out`."""
+        description = asdict(self)
+        del description["out"]
+        return description
+
+    @property
+    def folder(self) -> str:
+        if self.out is not None:
+            return self.out
+        matters = {name: value for name, value in flat(self.described()).items() if name not in FREE}
+        return f"runs/translate-{self.model.preset}-{self.model.encoding}-{config_hash(matters)}"

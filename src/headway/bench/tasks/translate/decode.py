@@ -1,0 +1,140 @@
+"""Text in, translations out: in batches by length, in the order of the lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from headway.bench.data.mlm.packing import sentences, whole_sentences
+from headway.bench.data.text.tokenizers import highest_id
+from headway.bench.data.translation.batches import cut, padded
+from headway.bench.data.translation.vocabulary import Pieces
+from headway.bench.tasks.training.saving import without_bar
+from headway.models.translation import TranslationConfig, TranslationModel
+from headway.storage import read_json
+
+TOKENS = 4096  # of the sources of a batch, padding counted
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """A translation, its score (the log-probability over the length penalty) and its log-probability."""
+
+    text: str
+    score: float
+    log_probability: float
+
+
+class Translator:
+    """A model with its tokenizer.
+
+    A line longer than `limit` tokens is translated in parts, cut between sentences where that is possible, and `split`
+    counts such lines. No line is lost: an empty one gives an empty translation.
+
+    Args:
+        limit: tokens of a source, the one that ends it counted; None is the longest of the model's training.
+        tokens: of the sources of a batch, padding counted.
+    """
+
+    def __init__(
+        self,
+        model: TranslationModel,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        limit: int | None = None,
+        tokens: int = TOKENS,
+    ) -> None:
+        longest = model.config.max_position_embeddings
+        if limit is not None and limit < 2:
+            raise ValueError(f"limit: expected at least 2 tokens, got {limit}.")
+        if limit is not None and limit > longest and not model.encoder.encoding.extends:
+            raise ValueError(
+                f"limit: expected at most {longest}, all positions that {model.config.encoding} has, got {limit}."
+            )
+        if tokens < 1:
+            raise ValueError(f"tokens: expected at least 1, got {tokens}. A batch has at least one source.")
+        if (highest := highest_id(tokenizer)) >= model.config.vocab_size:
+            raise ValueError(
+                f"tokenizer: expected ids below {model.config.vocab_size} (from the model), got {highest}."
+            )
+        self.model, self.pieces = model, Pieces(tokenizer)
+        self.limit = limit or longest
+        self.tokens = max(tokens, int(padded(np.array([self.limit]))[0]))
+        self.split = 0
+
+    @classmethod
+    def load(cls, folder: str | Path, *, device: str | None = None, **options: Any) -> Translator:
+        """Model and tokenizer of a folder such as model/ of a run; in bfloat16 on a GPU."""
+        settings = Path(folder) / "config.json"
+        kind = read_json(settings).get("model_type") if settings.is_file() else None
+        if kind is None:  # transformers would look for it on the Hub
+            inside = Path(folder) / "model"
+            hint = f" Did you mean {str(inside)!r}?" if (inside / "config.json").is_file() else ""
+            raise FileNotFoundError(f"model: expected a folder such as model/ of a run, got {str(folder)!r}.{hint}")
+        if kind != TranslationConfig.model_type:
+            raise ValueError(f"model: expected a translation model, got one of type {kind} in {str(folder)!r}.")
+        with without_bar():
+            model = TranslationModel.from_pretrained(folder).eval()
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        model = model.to(device, torch.bfloat16 if device.startswith("cuda") else torch.float32)
+        return cls(model, AutoTokenizer.from_pretrained(folder), **options)
+
+    def translate(self, lines: Sequence[str], **decoding: Any) -> list[list[Translation]]:
+        """For each line its translations, best first: `n_best`, or fewer where the search finds fewer.
+
+        Args:
+            decoding: of `headway.models.translation.TranslationModel.translate`, such as beam=4, n_best=1.
+        """
+        texts = [line.strip() for line in lines]
+        parts = [list(self._parts(*both)) for both in zip(texts, self.pieces.encode(texts), strict=True)]
+        self.split += sum(len(some) > 1 for some in parts)
+        found = iter(self._decoded([part for some in parts for part in some], decoding))
+        return [_joined([next(found) for _ in some]) for some in parts]
+
+    def _parts(self, line: str, tokens: list[int]) -> Iterator[list[int]]:
+        """The tokens of a line, in parts if it is long; none if it is empty."""
+        if len(tokens) < self.limit:
+            return iter([tokens] if tokens else [])
+        return whole_sentences(self.pieces.encode(list(sentences(line))), self.limit - 1)
+
+    @torch.no_grad()
+    def _decoded(self, sources: list[list[int]], decoding: dict[str, Any]) -> list[list[Translation]]:
+        if not sources:
+            return []
+        found: list[list[Translation]] = [[]] * len(sources)
+        order, cuts, _ = cut(np.array([[len(source) + 1 for source in sources]]), self.tokens)
+        for start, end in pairwise(cuts):
+            chosen = order[start:end].tolist()
+            rows = [torch.tensor([*sources[number], self.pieces.eos]) for number in chosen]
+            input_ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.pieces.pad)
+            lengths = torch.tensor([len(row) for row in rows])
+            mask = (torch.arange(input_ids.shape[1]) < lengths[:, None]).long()
+            device = self.model.device
+            best = self.model.translate(input_ids.to(device), mask.to(device), **decoding)
+            for number, hypotheses in zip(chosen, best, strict=True):
+                found[number] = [
+                    Translation(self.pieces.decode(each.tokens), each.score, each.log_probability)
+                    for each in hypotheses
+                ]
+        return found
+
+
+def _joined(parts: list[list[Translation]]) -> list[Translation]:
+    """Translations of a line from those of its parts: the best of each, the second best of each, ..."""
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return [Translation("", 0.0, 0.0)]
+    return [
+        Translation(
+            " ".join(each.text for each in some), sum(e.score for e in some), sum(e.log_probability for e in some)
+        )
+        for some in zip(*parts, strict=False)
+    ]

@@ -1,0 +1,168 @@
+"""F_P of every layer and head: Toeplitz R^2, profile, TISA fits, kind of head, and small pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from headway.pretrained.analysis.anatomy import Reading
+from headway.pretrained.analysis.arrays import Array
+from headway.pretrained.analysis.blocks import Blocks, Window, bands
+from headway.pretrained.analysis.hidden_states import of_positions
+from headway.pretrained.analysis.patterns import Patterns, attention_patterns, softmax, stacked
+from headway.pretrained.analysis.position_scores import Scores, position_scores
+from headway.pretrained.analysis.tisa_fit import TisaFit, fit_tisa
+from headway.pretrained.analysis.toeplitz import Diagonals, Windows, diagonals, windowed_r2, without_first
+
+PICTURE = 128  # pixels to a side of the whole matrix, each the mean of what it covers
+CORNER = 64  # first positions shown one by one
+
+
+@dataclass(frozen=True, eq=False)
+class Fits:
+    """TISA fits with one number of kernels, S, of all layers and heads."""
+
+    amplitude: Array  # (layers, H, S)
+    sharpness: Array  # (layers, H, S)
+    center: Array  # (layers, H, S)
+    constant: Array  # (layers, H)
+    r2_profile: Array  # (layers, H)
+    r2_matrix: Array  # (layers, H)
+
+
+@dataclass(frozen=True, eq=False)
+class HeadMeasures:
+    """Position scores of all layers and heads, over L positions."""
+
+    length: int
+    offsets: Array  # (N,), j - i; 0 and less for a causal model
+    mean: Array  # (layers, H, N), profile: mean over the pairs with each offset
+    std: Array  # (layers, H, N)
+    r2: Array  # (layers, H), Toeplitz R^2
+    r2_without_first: Array  # (layers, H), position 0, that of [CLS], left out
+    r2_carried: Array | None  # (layers, H), of positions as they arrive through the network below
+    window: int
+    window_starts: Array  # (W,)
+    window_r2: Array  # (layers, H, W)
+    fits: dict[int, Fits]  # by number of kernels
+    patterns: Patterns  # attention from positions alone, over the first pattern_length positions
+    kinds: Array  # (layers, H), of strings
+    picture: Array  # (layers, H, P, P), F_P, averaged over pixels
+    corner: Array  # (layers, H, C, C), F_P of the first positions
+    attention: Array  # (layers, H, C, C), softmax of F_P, of the first C positions among themselves
+
+
+@dataclass(frozen=True, eq=False)
+class _LayerMeasures:
+    profile: Diagonals
+    r2_without_first: Array
+    windows: Windows
+    fits: list[dict[int, TisaFit]]
+    patterns: Patterns
+    picture: Array
+    corner: Array
+    attention: Array
+
+
+def measure_heads(
+    reading: Reading,
+    length: int | None = None,
+    *,
+    kernels: Sequence[int] = (1, 3, 5),
+    window: int = 128,
+    pattern_length: int = 128,
+    carried: bool = True,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> HeadMeasures:
+    """All measures of F_P.
+
+    Args:
+        window: positions of the sliding windows of R^2.
+        pattern_length: positions over which the softmax is taken for patterns: a usual text, not the longest one.
+        carried: also run a text of average words through the network, and measure F_P of what arrives at each layer.
+        progress: called with each layer's number when it is done.
+    """
+    length = reading.length(length)
+    pattern_length = min(pattern_length, length)
+    layers: list[_LayerMeasures] = []
+    for layer, alike in enumerate(reading.alike):
+        if alike < layer:
+            layers.append(layers[alike])
+        else:
+            scores = position_scores(reading, layer, length)
+            layers.append(_measure_layer(scores, kernels, window, pattern_length, seed))
+        if progress is not None:
+            progress(layer)
+    profiles = [one.profile for one in layers]
+    patterns = stacked([one.patterns for one in layers])
+    return HeadMeasures(
+        length=length,
+        offsets=profiles[0].offsets,
+        mean=np.stack([profile.mean for profile in profiles]),
+        std=np.stack([profile.std for profile in profiles]),
+        r2=np.stack([profile.r2 for profile in profiles]),
+        r2_without_first=np.stack([one.r2_without_first for one in layers]),
+        r2_carried=_carried(reading, length) if carried and reading.runs_alone else None,
+        window=layers[0].windows.size,
+        window_starts=layers[0].windows.starts,
+        window_r2=np.stack([one.windows.r2 for one in layers]),
+        fits={count: _stacked_fits([[head[count] for head in one.fits] for one in layers]) for count in kernels},
+        patterns=patterns,
+        kinds=patterns.kinds(),
+        picture=np.stack([one.picture for one in layers]),
+        corner=np.stack([one.corner for one in layers]),
+        attention=np.stack([one.attention for one in layers]),
+    )
+
+
+def _measure_layer(
+    scores: Scores, kernels: Sequence[int], window: int, pattern_length: int, seed: int
+) -> _LayerMeasures:
+    length, causal = scores.length, scores.causal
+    profile = diagonals(scores, causal=causal)
+    shown = min(CORNER, length)
+    corner = scores.tile(0, shown, 0, shown)
+    return _LayerMeasures(
+        profile=profile,
+        r2_without_first=without_first(profile, scores).r2,
+        windows=windowed_r2(scores, size=window, causal=causal),
+        fits=fit_tisa(profile, kernels=kernels, seed=seed),
+        patterns=attention_patterns(Window(scores, 0, pattern_length), causal=causal),
+        picture=picture(scores),
+        corner=corner,
+        attention=softmax(corner, np.arange(shown) if causal else None),
+    )
+
+
+def _carried(reading: Reading, length: int) -> Array:
+    each = [
+        diagonals(position_scores(reading, layer, projected=arriving), causal=reading.causal).r2
+        for layer, arriving in enumerate(of_positions(reading, length))
+    ]
+    return np.stack(each)
+
+
+def picture(blocks: Blocks, pixels: int = PICTURE) -> Array:  # (H, P, P)
+    """Matrices made small: each pixel is the mean of the entries it covers."""
+    length = blocks.length
+    pixels = min(pixels, length)
+    starts = np.arange(pixels) * length // pixels
+    sums = np.zeros((blocks.heads, pixels, pixels))
+    for first, band in bands(blocks):
+        columns = np.add.reduceat(band, starts, axis=2)  # (H, rows, P)
+        row_of = np.searchsorted(starts, np.arange(first, first + band.shape[1]), side="right") - 1
+        covered, begins = np.unique(row_of, return_index=True)
+        sums[:, covered] += np.add.reduceat(columns, begins, axis=1)
+    sides = np.diff(np.append(starts, length))
+    means: Array = sums / (sides[:, None] * sides[None, :])
+    return means
+
+
+def _stacked_fits(layers: list[list[TisaFit]]) -> Fits:
+    def stack(name: str) -> Array:
+        return np.array([[getattr(fit, name) for fit in heads] for heads in layers])
+
+    return Fits(**{field.name: stack(field.name) for field in fields(Fits)})

@@ -1,0 +1,169 @@
+"""Models and tokenizers from a folder or the Hub: safetensors only, no code that comes with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from headway.pretrained.analysis.families import CONVERTED, FAMILIES
+from headway.pretrained.analysis.reading import check_supported
+from headway.storage import read_json
+
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.msgpack", "*.h5")
+VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
+
+
+def load_model(source: str, *, revision: str | None = None) -> Any:
+    """The model without a head, from a folder or by its name on the Hub, there at a branch, tag or commit.
+
+    Converted models are known after `import headway.pretrained.conversion`.
+    """
+    from transformers import AutoModel
+
+    return load_checked(source, check_supported, lambda config: AutoModel, revision=revision)
+
+
+def load_checked(
+    source: str, check: Callable[[str], None], choose: Callable[[Any], Any], *, revision: str | None = None
+) -> Any:
+    """A model with all of its weights, in evaluation mode.
+
+    Args:
+        check: raises for a model type that is not wanted, before any weight is read.
+        choose: the class to load, by the configuration.
+
+    Of a model on the Hub, `revision_of` then says which commit it is.
+    """
+    from transformers import AutoConfig
+
+    import headway.models  # noqa: F401  registers headway's own encoders
+
+    _check_revision(source, revision)
+    if Path(source).is_dir():
+        check_folder(Path(source), check)
+    try:
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False, revision=revision)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"model: expected a folder with config.json, or a name on the Hub, got {str(source)!r}: {error}"
+        ) from error
+    check(config.model_type)
+    revision = _commit(source, revision) or revision  # all files are then of one commit
+    with quiet():
+        model, info = choose(config).from_pretrained(
+            source,
+            config=config,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            revision=revision,
+        )
+    missing = sorted(name for name in info["missing_keys"] if "pooler" not in name)  # only a task's head uses that
+    if len(missing) < len(info["missing_keys"]) and model.base_model is model:
+        model.pooler = None  # it would be random numbers
+    if missing:
+        raise ValueError(
+            f"model: expected all weights of {type(model).__name__} in {str(source)!r}, got none for {missing[0]} "
+            f"({len(missing)} in all), which would be random numbers. Check that config.json belongs to the weights."
+        )
+    model.config._commit_hash = revision  # a name that transformers knows, and leaves out of config.json
+    return model.eval()
+
+
+def revision_of(model: Any) -> str | None:
+    """The commit on the Hub that a model was loaded from; None of a folder's, or where that is not known."""
+    return getattr(model.config, "_commit_hash", None)
+
+
+def load_tokenizer(source: str, *, revision: str | None = None) -> Any:
+    """The tokenizer that lies beside a model."""
+    from transformers import AutoTokenizer
+
+    folder = Path(source)
+    if folder.is_dir() and not any((folder / name).is_file() for name in VOCABULARIES):
+        # transformers would make one that knows no word
+        raise ValueError(
+            f"tokenizer: expected one of {', '.join(VOCABULARIES)} in {folder}, got none. "
+            f"Save the model's own there: AutoTokenizer.from_pretrained(NAME).save_pretrained({str(folder)!r})."
+        )
+    try:
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=False, revision=revision)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"tokenizer: expected its files in {str(source)!r}, got {error}.") from error
+
+
+def named_class(name: str) -> Any:
+    """A class of models that a configuration names, headway's or transformers'; None where neither has it."""
+    import transformers
+
+    import headway.models
+
+    return getattr(headway.models, name, None) or getattr(transformers, name, None)
+
+
+def check_folder(folder: Path, check: Callable[[str], None] = check_supported) -> None:
+    """Raise for a folder that is no model's, or whose weights are not safetensors."""
+    if not (folder / "config.json").is_file():
+        raise ValueError(
+            f"model: expected a folder with config.json, got {folder} without. Name the model's own folder."
+        )
+    model_type = read_json(folder / "config.json").get("model_type")
+    if model_type is not None:
+        check(model_type)  # also what transformers does not know
+        _check_registered(model_type)
+    if any(folder.glob("*.safetensors")):
+        return
+    pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
+    if pickles:
+        raise ValueError(
+            f"model: expected weights as safetensors, got {', '.join(pickles)} in {folder}. Opening such files may run "
+            f"code. If you trust this one, convert it once: model.load_state_dict(torch.load(file, "
+            f"weights_only=True)), then model.save_pretrained(folder)."
+        )
+    raise ValueError(f"model: expected weights (*.safetensors) in {folder}, got none. Download the whole model.")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without transformers' bars and reports: what is missing raises."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _check_registered(model_type: str) -> None:
+    """Converted models are the affair of `headway.pretrained.conversion`, which is not imported here."""
+    from transformers import CONFIG_MAPPING
+
+    if model_type.removeprefix(CONVERTED) in FAMILIES and model_type not in CONFIG_MAPPING:
+        raise ValueError(
+            f"model: expected a type that transformers knows, got {model_type!r}, a converted model. "
+            f"Add `import headway.pretrained.conversion`, which makes it known."
+        )
+
+
+def _commit(source: str, revision: str | None) -> str | None:
+    """The commit that a Hub name's revision stands for now: its files lie in the cache under that name."""
+    from transformers.utils import cached_file, extract_commit_hash
+
+    if Path(source).is_dir():
+        return None
+    commit: str | None = extract_commit_hash(cached_file(source, "config.json", revision=revision), None)
+    return commit
+
+
+def _check_revision(source: str, revision: str | None) -> None:
+    if revision is not None and Path(source).is_dir():
+        raise ValueError(
+            f"revision: expected none for a folder, which has but one, got {revision!r} for {source}. Leave it out."
+        )

@@ -1,0 +1,180 @@
+"""`analyze`: everything measured of one model, and how it lasts on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headway.pretrained.analysis.anatomy import Reading
+from headway.pretrained.analysis.arrays import Array
+from headway.pretrained.analysis.curves import Curves, bias_curves
+from headway.pretrained.analysis.head_measures import HeadMeasures, measure_heads, picture
+from headway.pretrained.analysis.loading import revision_of
+from headway.pretrained.analysis.plain import flattened, plain
+from headway.pretrained.analysis.position_table import TableMeasures, gram, measure_table
+from headway.pretrained.analysis.reading import read
+from headway.pretrained.analysis.segment_scores import has_segments, segment_attention, segment_scores
+from headway.pretrained.analysis.text_measures import TextMeasures, measure_tokens, tokenized
+from headway.storage import atomic_path
+
+Progress = Callable[[int, int, str], None]  # steps done, steps in all, what was done
+
+# Fields of one number or more for every offset, position, pixel or text: in the arrays, not in the JSON.
+LARGE = frozenset(
+    {"offsets", "count", "mean", "variance", "std", "by_offset", "norms", "neighbours", "jump", "edges", "counts"}
+    | {"gram_picture", "picture", "corner", "attention", "each"}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """What was analysed."""
+
+    model_type: str
+    layers: int
+    heads: int
+    head_dim: int
+    width: int
+    causal: bool
+    positions: int  # analysed
+    limit: int | None  # that the model has
+    position_parameters: int  # of the table added to the input
+    shared_layers: tuple[int, ...]  # for each layer, the first with the same queries and keys
+    revision: str | None  # the commit on the Hub that it was loaded from, where it was
+
+
+@dataclass(frozen=True, eq=False)
+class SegmentMeasures:
+    """What segments do in each layer and head."""
+
+    scores: Array  # (layers, H, S, S)
+    attention: Array  # (layers, H, 32, 32), from positions and two segments alone
+
+
+@dataclass(frozen=True, eq=False)
+class Measures:
+    """All that `analyze` finds; None where a model, or the call, has nothing to measure it on."""
+
+    model: ModelFacts
+    table: TableMeasures | None
+    gram_picture: Array | None  # (P, P), E_P E_P^T made small
+    heads: HeadMeasures
+    segments: SegmentMeasures | None
+    curves: Curves | None
+    texts: TextMeasures | None
+
+    def to_json(self) -> dict[str, Any]:
+        """What there is of numbers per model, layer, head and window, ready for JSON: finite, rounded to six digits."""
+        small: dict[str, Any] = plain(self, leave_out=LARGE)
+        return small
+
+    def arrays(self) -> dict[str, Array]:
+        """Every array by its dotted name, such as "heads.mean"."""
+        return flattened(self)
+
+    def save(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """Write measures.json and arrays.npz, each at once or not at all."""
+        json_path, arrays_path = Path(folder) / "measures.json", Path(folder) / "arrays.npz"
+        arrays = self.arrays()
+        content = {**self.to_json(), "arrays": {name: list(array.shape) for name, array in arrays.items()}}
+        with atomic_path(json_path) as temporary:
+            temporary.write_text(json.dumps(content, separators=(",", ":"), allow_nan=False) + "\n", encoding="utf-8")
+        with atomic_path(arrays_path) as temporary, open(temporary, "wb") as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+        return [json_path, arrays_path]
+
+
+def analyze(
+    model: Any,
+    tokenizer: Any = None,
+    texts: Sequence[str] | None = None,
+    positions: int | None = None,
+    *,
+    stack: str = "encoder",
+    kernels: Sequence[int] = (1, 3, 5),
+    text_length: int | None = None,
+    carried: bool = True,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Measures:
+    """What a model's positions learned.
+
+    Args:
+        model: a transformers or headway model, with any head or none; see `headway.pretrained.analysis.FAMILIES`.
+        tokenizer: the model's own, needed for `texts`.
+        texts: real texts, for ranks and for what heads really attend to; each is cut to `text_length` tokens: 128
+            unless given, or all that the model has room for.
+        positions: how many to analyse; all that the model has unless given, 512 where there is no limit.
+        stack: of an encoder-decoder, which side.
+        kernels: numbers of kernels to fit to every head's profile.
+        carried: also measure positions as they arrive through the network; needs a forward pass of `positions` tokens.
+        progress: called with steps done, steps in all, and what was done.
+    """
+    if texts is not None and tokenizer is None:
+        raise ValueError("tokenizer: expected the model's tokenizer, because texts were given, got None.")
+    reading = read(model, stack=stack)
+    length = reading.length(positions)
+    tokens = None if texts is None else tokenized(reading, tokenizer, texts, text_length)
+    steps = _Steps(progress, 3 + len(reading.layers) + len(tokens or ()))
+    table = None if reading.positions is None else reading.positions[:length]
+    table_measures = None if table is None else measure_table(table)
+    steps.done("position table")
+    heads = measure_heads(
+        reading, length, kernels=kernels, carried=carried, seed=seed, progress=lambda n: steps.done(f"layer {n}")
+    )
+    segments = _measure_segments(reading, length) if has_segments(reading) else None
+    steps.done("segments")
+    curves = bias_curves(reading, length)
+    steps.done("bias curves")
+    return Measures(
+        model=_facts(reading, length, revision_of(model)),
+        table=table_measures,
+        gram_picture=None if table is None else picture(gram(table))[0],
+        heads=heads,
+        segments=segments,
+        curves=curves,
+        texts=None
+        if tokens is None
+        else measure_tokens(reading, tokens, progress=lambda n: steps.done(f"text {n + 1}")),
+    )
+
+
+class _Steps:
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self.progress, self.total, self.number = progress, total, 0
+
+    def done(self, what: str) -> None:
+        self.number += 1
+        if self.progress is not None:
+            self.progress(self.number, self.total, what)
+
+
+def _facts(reading: Reading, length: int, revision: str | None) -> ModelFacts:
+    first = reading.layers[0]
+    return ModelFacts(
+        model_type=reading.model_type,
+        layers=len(reading.layers),
+        heads=first.heads,
+        head_dim=first.head_dim,
+        width=int(first.query_weight.shape[1]),
+        causal=reading.causal,
+        positions=length,
+        limit=reading.limit,
+        position_parameters=0 if reading.positions is None else reading.positions.size,
+        shared_layers=reading.alike,
+        revision=revision,
+    )
+
+
+def _measure_segments(reading: Reading, length: int) -> SegmentMeasures:
+    layers = range(len(reading.layers))
+    return SegmentMeasures(
+        scores=np.stack([segment_scores(reading, layer) for layer in layers]),
+        attention=np.stack([segment_attention(reading, layer, min(32, length)) for layer in layers]),
+    )

@@ -1,0 +1,93 @@
+"""Surgery on transformers' own encoders: what is planned, and what is done."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from headway.encodings import ENCODINGS
+from headway.pretrained.conversion.conversion import Conversion
+from headway.pretrained.conversion.converted import Converted, has_pooler
+from headway.pretrained.conversion.families import FAMILIES
+from headway.pretrained.conversion.registry import CONFIGS, converted_class
+
+
+def planned(
+    model: Any, to: str, mode: str, sharing: str | None, max_length: int | None, options: dict[str, Any]
+) -> Conversion:
+    """What is to be done, checked."""
+    config = model.config
+    if getattr(config, "is_decoder", False):
+        raise NotImplementedError(
+            "model: expected an encoder, got a decoder (config.is_decoder), which is not supported."
+        )
+    kind = getattr(config, "position_embedding_type", None) or "absolute"
+    if kind != "absolute":
+        raise NotImplementedError(
+            f"model: expected absolute position embeddings, got a checkpoint of type {kind!r}. "
+            f"Load it with headway.pretrained.conversion.load_relative; its positions are relative already."
+        )
+    own = positions(model)
+    if max_length is not None and mode == "supplement" and max_length > own:
+        raise ValueError(
+            f"max_length: expected at most {own}, the model's positions, which stay in mode 'supplement', got "
+            f"{max_length}. Use mode='replace' for longer texts."
+        )
+    if sharing is None and ENCODINGS[to].default_sharing is not None:
+        sharing = "none"
+    return Conversion(
+        encoding=to,
+        mode=mode,
+        sharing=sharing,
+        max_length=own if max_length is None else max_length,
+        options=options,
+    )
+
+
+def operated(model: Any, conversion: Conversion) -> Converted:
+    """The converted model, its bias as drawn."""
+    kind = converted_class(model)
+    settings = {name: value for name, value in model.config.to_dict().items() if name not in ("model_type", "dtype")}
+    settings["position_bias"] = conversion.to_dict()
+    settings["pooler"] = has_pooler(model)
+    if conversion.replaces:
+        settings["max_position_embeddings"] = conversion.max_length
+        settings.pop("sinusoidal_pos_embds", None)  # DistilBERT would draw the table anew
+    converted: Converted = kind(CONFIGS[model.config.model_type](**settings)).to(model.device, model.dtype)
+    state = model.state_dict()
+    if conversion.replaces:
+        base = "" if model.base_model is model else f"{model.base_model_prefix}."
+        name = f"{base}embeddings.position_embeddings.weight"
+        reached = _position_table(model)[: conversion.max_length]
+        state[name] = reached.mean(0, keepdim=True).to(state[name])
+    lost, unknown = converted.load_state_dict(state, strict=False)
+    wrong = [*unknown, *(name for name in lost if "position_bias." not in name)]
+    assert not wrong, f"a converted model has the weights of its original, got {wrong}"
+    converted.train(model.training)
+    return converted
+
+
+def without_positions(model: Any, conversion: Conversion) -> Converted:
+    """The model with its positions taken out; what is added to its scores is left to the caller."""
+    return operated(model, replace(conversion, mode="replace"))
+
+
+def positions(model: Any) -> int:
+    """How many positions the model has."""
+    return len(_position_table(model))
+
+
+def removed(model: Any) -> int:
+    """Parameters that are gone when positions are replaced: all rows of the table but one."""
+    table: Tensor = model.base_model.embeddings.position_embeddings.weight
+    return table.numel() - table.shape[1]
+
+
+def _position_table(model: Any) -> Tensor:  # (L, E), float64
+    """The rows that positions use."""
+    table = model.base_model.embeddings.position_embeddings
+    first = table.padding_idx + 1 if FAMILIES[model.config.model_type].after_padding else 0
+    rows: Tensor = table.weight.detach()[first:].double()
+    return rows

@@ -1,0 +1,139 @@
+"""The whole job of `headway convert`: load, convert, compare, write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.pretrained.analysis.loading import load_tokenizer, revision_of
+from headway.pretrained.conversion.closeness import Closeness, compare
+from headway.pretrained.conversion.converted import Converted, encoding_of
+from headway.pretrained.conversion.lengths import length_figure, longest, loss_by_length, save_figure
+from headway.pretrained.conversion.loading import load_original, quiet
+from headway.pretrained.conversion.masked_loss import predicts_words
+from headway.pretrained.conversion.surgery import convert, room_of
+from headway.storage import atomic_path, environment, write_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertConfig:
+    """What to convert, and how; see `headway.pretrained.conversion.convert`."""
+
+    model: str
+    to: str
+    out: str
+    revision: str | None = None  # of a model on the Hub: a branch, tag or commit
+    mode: str = "supplement"
+    kernels: int | None = None
+    rank: int | None = None
+    buckets: int | None = None
+    max_distance: int | None = None
+    sharing: str | None = None
+    max_length: int | None = None
+    start: str | None = None
+    text: str | None = None  # a file: its first half to fit on, its second to compare on
+    lengths: tuple[int, ...] = ()
+    seed: int = 0
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What `convert` takes."""
+        others = ("model", "to", "out", "revision", "text", "lengths")
+        return {name: value for name, value in asdict(self).items() if name not in others}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What was done; also conversion.json of the folder."""
+
+    folder: str
+    kind: str  # class of the converted model
+    parameters: int  # of the bias
+    removed: int  # of the old positions
+    registered_by: str  # the module to import before transformers' Auto classes load it
+    revision: str | None  # the commit on the Hub that the original was loaded from, where it was
+    closeness: Closeness | None  # None without text
+    losses: dict[str, dict[int, float | None]]  # of "original" and "converted", by length
+
+
+def run(config: ConvertConfig, *, tell: Callable[[str], None] = lambda message: None) -> Result:
+    """Convert a model and write it, its tokenizer, conversion.json and, for lengths, losses.png and losses.svg."""
+    out = Path(config.out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise FileExistsError(f"out: expected a new folder, got {out}, which is there already. Name another one.")
+    to_fit, to_compare = (None, None) if config.text is None else halves(read_text(config.text))
+    if config.lengths and to_compare is None:
+        raise ValueError("lengths: expected a text to measure the loss on, got none. Give --text FILE.")
+    tell("loading")
+    original = load_original(config.model, revision=config.revision)
+    tokenizer = load_tokenizer(config.model, revision=config.revision)
+    if config.lengths and not predicts_words(original):
+        raise ValueError(
+            f"lengths: expected a model that names masked words (ForMaskedLM), got {type(original).__name__}. "
+            f"Leave --lengths out."
+        )
+    tell(f"converting to {config.to}")
+    converted = convert(original, config.to, tokenizer=tokenizer, texts=to_fit, **config.options)
+    _check_room(config.lengths, longest(original), longest(converted))
+    closeness, losses = None, {}
+    if to_compare is not None:
+        tell("comparing")
+        closeness = compare(original, converted, tokenizer, to_compare, seed=config.seed)
+    if config.lengths and to_compare is not None:
+        for name, model in (("original", original), ("converted", converted)):
+            tell(f"loss by length, {name}")
+            losses[name] = loss_by_length(model, tokenizer, to_compare, config.lengths, seed=config.seed)
+    room = room_of(original)
+    result = Result(
+        folder=str(out),
+        kind=type(converted).__name__,
+        parameters=sum(parameter.numel() for parameter in encoding_of(converted).parameters()),
+        removed=room.removed(original) if config.mode == "replace" else 0,
+        registered_by="headway.pretrained.conversion" if isinstance(converted, Converted) else "headway.models",
+        revision=revision_of(original),
+        closeness=closeness,
+        losses=losses,
+    )
+    tokenizer.model_max_length = room.positions(original) if config.max_length is None else config.max_length
+    tell("writing")
+    with atomic_path(out) as folder, quiet():
+        converted.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        if losses:
+            save_figure(length_figure(losses, positions=longest(original)), folder / "losses")
+        write_json(folder / "conversion.json", {"config": asdict(config), **asdict(result), "versions": environment()})
+    return result
+
+
+def _check_room(lengths: Sequence[int], *limits: int | None) -> None:
+    """Raise for lengths that no model takes: nothing could be measured there."""
+    known = [limit for limit in limits if limit is not None]
+    beyond = [length for length in lengths if len(known) == len(limits) and length > max(known)]
+    if beyond:
+        raise ValueError(
+            f"lengths: expected at most {max(known)}, all that the original or the converted model has positions for, "
+            f"got {', '.join(map(str, beyond))}. For longer texts use --mode replace with --max-length."
+        )
+
+
+def halves(text: str) -> tuple[list[str], list[str]]:
+    """A text cut in two, between words."""
+    middle = len(text) // 2
+    cut = next((n for n in range(middle, len(text)) if text[n].isspace()), middle)
+    return [text[:cut]], [text[cut:]]
+
+
+def read_text(name: str) -> str:
+    """A file's text, which must not be empty."""
+    path = Path(name)
+    if not path.is_file():
+        raise FileNotFoundError(f"text: expected a file, got {name!r}, which is none.")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"text: expected UTF-8 in {name}, got {error}.") from error
+    if not text.strip():
+        raise ValueError(f"text: expected some text in {name}, got an empty file.")
+    return text

@@ -1,0 +1,181 @@
+"""Surgery on headway's own encoders, such as `headway pretrain` makes: another encoding, and an encoder as before.
+
+Supplemented, "learned" becomes "learned+tisa"; replaced, "tisa". What can be said of the result in an encoder's
+configuration can be done; anything else is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.encodings import ENCODINGS, Encoding, SegmentInput, Together, option_names
+from headway.pretrained.conversion.conversion import Conversion
+
+
+def planned(
+    model: Any, to: str, mode: str, sharing: str | None, max_length: int | None, options: dict[str, Any]
+) -> Conversion:
+    """What is to be done, checked."""
+    config = model.config
+    if config.attention != "full":
+        raise NotImplementedError(
+            f"model: expected attention='full', got {config.attention!r}, whose keys are mixtures of all positions: a "
+            f"bias has no score of one position for another to be added to."
+        )
+    own = positions(model)
+    if max_length not in (None, own) and mode == "supplement":
+        raise ValueError(
+            f"max_length: expected {own}, the model's positions, which stay in mode 'supplement', got {max_length}. "
+            f"Use mode='replace' for other lengths."
+        )
+    conversion = Conversion(
+        encoding=to,
+        mode=mode,
+        sharing=_sharing(model, to, mode, sharing),
+        max_length=own if max_length is None else max_length,
+        options=_options(model, mode, options),
+    )
+    if conversion.replaces:
+        check_positions_alone(model)
+    return conversion
+
+
+def operated(model: Any, conversion: Conversion) -> Any:
+    """The converted model, its new encoding as drawn."""
+    old = [] if conversion.replaces else [model.config.encoding]
+    return _rebuilt(
+        model,
+        encoding="+".join([*old, conversion.encoding]),
+        sharing=conversion.sharing,
+        encoding_options=conversion.options,
+        max_position_embeddings=conversion.max_length,
+    )
+
+
+def without_positions(model: Any, conversion: Conversion) -> Any:
+    """The model with its positions taken out."""
+    check_positions_alone(model)
+    shares = model.base_model.segments is not None and model.base_model.segments.default_sharing is not None
+    return _rebuilt(model, encoding="none", sharing=model.config.sharing if shares else None, encoding_options={})
+
+
+def positions(model: Any) -> int:
+    """How many positions the model was made for."""
+    return int(model.config.max_position_embeddings)
+
+
+def removed(model: Any) -> int:
+    """Parameters that are gone when positions are replaced."""
+    return sum(parameter.numel() for parameter in model.base_model.encoding.parameters())
+
+
+def check_positions_alone(model: Any) -> None:
+    """Raise for an encoding that does something else than add to the input or to the scores."""
+    for part in _parts(model.base_model.encoding):
+        if part.meets_query or set(part.places) - {"input", "scores"}:
+            does = "meets the words' queries" if part.meets_query else f"acts on {' and '.join(part.places)}"
+            raise NotImplementedError(
+                f"model: expected positions that add to the input, or numbers to the scores, got {part.name}, which "
+                f"{does}: no bias of positions alone does that. Use mode='supplement' and start='zero' or 'random'."
+            )
+
+
+def _rebuilt(model: Any, **changes: Any) -> Any:
+    """A copy with another encoding; where the old one is part of it, its parameters stay.
+
+    What an old encoding that is gone added to the input goes on there as its mean, which says nothing of position: in
+    the segments' table or, without one, in the embeddings of all words. Where these are also the output's, all words'
+    scores there change by one number, which the softmax does not see.
+    """
+    config, base = model.config, model.base_model
+    changed = type(config).from_dict({**config.to_dict(), **changes})
+    options = {"add_pooling_layer": False} if base is model and base.pooler is None else {}
+    converted = type(model)(changed, **options).to(model.device, model.dtype)
+    prefix = "" if base is model else f"{model.base_model_prefix}."
+    stays = changed.encoding.startswith(f"{config.encoding}+")
+    lost, unknown = converted.load_state_dict(_state(model, f"{prefix}encoding.", stays), strict=False)
+    wrong = [*unknown, *(name for name in lost if not name.startswith(f"{prefix}encoding."))]
+    assert not wrong, f"a converted model has the weights of its original, got {wrong}"
+    if not stays:
+        _fold_mean(base, converted.base_model)
+        _keep_scale(base, converted.base_model)
+    converted.train(model.training)
+    return converted
+
+
+def _state(model: Any, prefix: str, stays: bool) -> dict[str, Tensor]:
+    """All tensors but the old encoding's, or these too under the names they have in a sum."""
+    state = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(prefix)}
+    if stays:
+        encoding = model.base_model.encoding
+        inside = "" if isinstance(encoding, Together) else "parts.0."
+        state |= {f"{prefix}{inside}{name}": tensor for name, tensor in encoding.state_dict().items()}
+    return state
+
+
+@torch.no_grad()
+def _fold_mean(old: Any, new: Any) -> None:
+    """The mean of what the old encoding adds to the input, added to every token's input."""
+    if "input" not in old.encoding.places:
+        return
+    reached = min(positions(old), new.config.max_position_embeddings)
+    nothing = torch.zeros(1, reached, old.config.hidden_size, dtype=torch.float64, device=old.device)
+    mean = old.encoding.embed(nothing)[0].mean(0)
+    table = new.segments.table if isinstance(new.segments, SegmentInput) else new.words.weight
+    table.copy_(table.double() + mean)
+
+
+@torch.no_grad()
+def _keep_scale(old: Any, new: Any) -> None:
+    """TUPE's scale of the scores, where the new encoding has another, goes on in the queries."""
+    usual = old.config.head_dim**-0.5
+    ratio = (old.encoding.scale or usual) / (new.encoding.scale or usual)
+    if ratio != 1:
+        for layer in new.layers:
+            for part in (layer.attention.qkv.weight, layer.attention.qkv.bias):
+                part[: old.config.hidden_size] *= ratio
+
+
+def _parts(encoding: Encoding) -> list[Any]:
+    return list(encoding.parts) if isinstance(encoding, Together) else [encoding]
+
+
+def _staying(model: Any, mode: str) -> list[Any]:
+    """The encodings that the converted model keeps; those of positions first."""
+    base = model.base_model
+    return [*(_parts(base.encoding) if mode == "supplement" else []), *([base.segments] if base.segments else [])]
+
+
+def _sharing(model: Any, to: str, mode: str, asked: str | None) -> str | None:
+    """The sharing of the whole configuration: it holds for all that has parameters per head."""
+    own: str | None = model.config.sharing
+    others = {part.name: part.sharing for part in _staying(model, mode) if part.default_sharing is not None}
+    if ENCODINGS[to].default_sharing is None and asked is None:
+        return own if others else None
+    wanted = asked or "none"
+    if set(others.values()) <= {wanted}:
+        return wanted
+    if asked is None:
+        return own  # those that stay decide
+    told = ", ".join(f"{sharing} of {name}" for name, sharing in others.items())
+    raise ValueError(
+        f"sharing: expected that of the encodings that stay ({told}), because an encoder has one sharing for all, got "
+        f"{asked!r}. Leave it out."
+    )
+
+
+def _options(model: Any, mode: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The options of what stays, and those that were given: an encoder has one value of each for all."""
+    staying = [part for part in _staying(model, mode) if part.name in ENCODINGS]
+    for name, value in given.items():
+        for part in staying:
+            if name in option_names(type(part)) and getattr(part, name) != value:
+                raise ValueError(
+                    f"{name}: expected {getattr(part, name)}, that of {part.name}, which stays and has the same "
+                    f"option, got {value}. Leave it out, or use mode='replace'."
+                )
+    known = {name for part in staying for name in option_names(type(part))}
+    return {**{name: value for name, value in model.config.encoding_options.items() if name in known}, **given}

@@ -1,7 +1,0 @@
-"""Fine-tuning and zero-shot transfer: `run(config) -> Result`."""
-
-from headway.tasks.finetune.config import Data, FinetuneConfig, Grid, Protocol, Spans, Start
-from headway.tasks.finetune.sweep import Result, run, run_all
-from headway.tasks.training.runs import RunStopped
-
-__all__ = ["Data", "FinetuneConfig", "Grid", "Protocol", "Result", "RunStopped", "Spans", "Start", "run", "run_all"]

@@ -1,0 +1,126 @@
+"""Configurations to plain values and back, and what cells and claims make of results."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from headway.bench.study.cells import Cell, cell, mean_cell
+from headway.bench.study.collect import collected
+from headway.bench.study.configs import plain, restored
+from headway.bench.study.graph import jobs
+from headway.bench.study.plans import find_plan
+from headway.bench.study.runner import Progress
+from headway.bench.tasks.finetune import FinetuneConfig
+from headway.bench.tasks.pretrain import PretrainConfig
+from headway.bench.tasks.translate import TranslateConfig
+
+
+def test_configurations_come_back_the_same():
+    plan = find_plan("quick")
+    tune, translate = next(iter(plan.finetune.values())), next(iter(plan.translate.values()))
+    for kind, config in ((PretrainConfig, plan.pretrain), (FinetuneConfig, tune), (TranslateConfig, translate)):
+        through = json.loads(json.dumps(plain(config)))
+        assert "out" not in through
+        assert restored(kind, through) == config
+
+
+def run(rate, seed, score):
+    return {
+        "rate": rate,
+        "seed": seed,
+        "score": score,
+        "metrics": {"dev": {"matthews": score / 2}},
+        "transfer": {"xquad": {"de": {"f1": 0.2}, "en": {"f1": 0.4}}},
+    }
+
+
+@pytest.fixture
+def plan():
+    return find_plan("quick")
+
+
+def finished(plan, row, runs):
+    own = [each for each in jobs(plan) if each.row == row and each.task == "builtin:acceptability"]
+    return [(own[0], {"runs": runs})]
+
+
+def test_the_best_rate_is_that_of_the_best_median(plan):
+    """The best single run belongs to the other rate."""
+    from dataclasses import replace
+
+    runs = [
+        run(1e-3, 0, 0.9),
+        run(1e-3, 1, 0.1),
+        run(1e-3, 2, 0.2),
+        run(2e-3, 0, 0.4),
+        run(2e-3, 1, 0.5),
+        run(2e-3, 2, 0.3),
+    ]
+    column = next(column for column in plan.columns if column.name == "Acceptability")
+    row = plan.row("diet-rel")
+    found = cell(plan, row, column, finished(plan, row.name, runs))
+    assert found.rate == 2e-3 and found.expected == 3
+    assert found.values == pytest.approx({"0": 40.0, "1": 50.0, "2": 30.0})
+    metric = cell(plan, row, replace(column, value="dev/matthews"), finished(plan, row.name, runs))
+    assert metric.values["1"] == pytest.approx(25.0)
+    transfer = cell(plan, row, replace(column, value="transfer/xquad/f1"), finished(plan, row.name, runs))
+    assert transfer.values["0"] == pytest.approx(30.0)
+
+
+def test_means_are_over_the_seeds_that_all_have():
+    parts = [Cell(values={"0": 1.0, "1": 2.0}, expected=3), Cell(values={"1": 4.0, "2": 9.0}, expected=3)]
+    assert mean_cell(parts).values == {"1": 3.0}
+
+
+def test_results_of_jobs_that_are_not_done_are_empty_and_json(plan):
+    planned = jobs(plan)
+    progress = {each.job.key: Progress(job=each.job) for each in planned}
+    some = next(each for each in planned if each.row == "learned" and each.task == "builtin:acceptability")
+    progress[some.job.key].state = "failed"
+    progress[some.job.key].why = "its log"
+    results = json.loads(
+        json.dumps(collected(plan, planned, progress, command="c", places={"store": "jobs"}), allow_nan=False)
+    )
+    assert all(cell["summary"] is None for column in results["cells"] for cell in column.values())
+    assert all(claim["holds"] is None for claim in results["claims"])
+    assert {job["state"] for job in results["jobs"]} == {"waiting", "failed"}
+
+
+def test_a_claim_holds_by_medians(plan):
+    planned = jobs(plan)
+    progress = {each.job.key: Progress(job=each.job) for each in planned}
+    for each in planned:
+        if each.task == "builtin:acceptability" and each.job.kind == "finetune":
+            place = plan.row(each.row).place
+            score = {"nowhere": 0.02, "input": 0.3, "per-head": 0.5}[place]
+            result = {"runs": [run(1e-3, seed, score + seed / 100) for seed in range(3)], "environment": {}}
+            progress[each.job.key].record = {"result": result, "seconds": 1.0}
+    claims = collected(plan, planned, progress, command="c", places={"store": "jobs"})["claims"]
+    held = {claim["says"]: claim["holds"] for claim in claims if claim["column"] == "Acceptability"}
+    assert len(held) == 3 and all(held.values())
+    spread = {claim["than"]: claim["differences"] for claim in claims if claim["column"] == "Acceptability"}
+    assert spread[()] == pytest.approx([2.0, 3.0, 4.0])  # to chance
+    assert spread[("none",)] == pytest.approx([28.0] * 3)
+
+
+def test_runs_from_one_pretrained_model_are_one_pair(plan):
+    """Their differences are nearly copies of one another: a test that took them as pairs would tell equals apart."""
+    from dataclasses import replace
+
+    for seeds, pairs in (((0,), 1), ((0, 1), 2)):
+        several = replace(plan, seeds=seeds)
+        planned = jobs(several)
+        progress = {each.job.key: Progress(job=each.job) for each in planned}
+        for each in planned:
+            if each.task == "builtin:acceptability" and each.job.kind == "finetune":
+                above = 0.1 * (each.row == "diet-rel") * (1 + each.seed)
+                result = {"runs": [run(1e-3, seed, 0.5 + above + seed / 100) for seed in range(3)], "environment": {}}
+                progress[each.job.key].record = {"result": result, "seconds": 1.0}
+        results = collected(several, planned, progress, command="c", places={"store": "jobs"})
+        column = [each["name"] for each in results["columns"]].index("Acceptability")
+        found = results["cells"][column]["diet-rel"]
+        assert len(found["values"]) == 3 * len(seeds)
+        assert found["test"]["pairs"] == pairs
+        assert found["test"]["difference"] == pytest.approx({1: 10.0, 2: 15.0}[pairs])

@@ -1,0 +1,279 @@
+"""The runner: order, isolation of failures, and nothing lost or done twice, whatever is killed when."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+
+import pytest
+
+from headway.bench.study.executors import LocalExecutor
+from headway.bench.study.job import Store
+from headway.bench.study.kept import write_kept
+from headway.bench.study.runner import Runner
+
+
+def run(jobs, path, slots=2, **rest):
+    runner = Runner(jobs, Store(path), **rest)
+    with LocalExecutor(slots) as executor:
+        runner.run(executor)
+    return runner
+
+
+def states(runner):
+    return {progress.job.label: progress.state for progress in runner.all.values()}
+
+
+def lines(path, job, name):
+    file = path / job.key / name
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def test_jobs_follow_their_needs(fakes, job, tmp_path):
+    began = []
+    first = job("first")
+    left, right = job("left", [first]), job("right", [first])
+    last = job("last", [left, right])
+
+    def told(progress):
+        if progress is not None and progress.state == "running":
+            began.append(progress.job.label)
+
+    runner = run([first, left, right, last], tmp_path / "jobs", told=told)
+    assert set(states(runner).values()) == {"done"}
+    assert began[0] == "first" and began[-1] == "last"
+    assert runner.all[last.key].result == {"name": "last", "value": 0.0}
+    assert "begins, process" in (tmp_path / "jobs" / last.key / "log.txt").read_text()
+
+
+def test_jobs_that_others_wait_for_begin_first(fakes, job, tmp_path):
+    """The longest way is begun early; a job that nothing waits for fills in."""
+    began = []
+    first = job("first")
+    leaf, middle = job("leaf", [first]), job("middle", [first])
+    last = job("last", [middle])
+
+    def told(progress):
+        if progress is not None and progress.state == "running":
+            began.append(progress.job.label)
+
+    run([first, leaf, middle, last], tmp_path / "jobs", slots=1, told=told)
+    assert began == ["first", "middle", "leaf", "last"]
+
+
+def kept(folder, *jobs):
+    return write_kept(folder, {each.key: {"key": each.key, "result": {"kept": 1}, "seconds": 2.0} for each in jobs})
+
+
+def test_kept_results_count_as_done(fakes, job, tmp_path):
+    text = job("text")
+    model, other = job("model", [text]), job("other", [text])
+    score = job("score", [model])
+    kept(tmp_path / "kept", text, model, score)
+    runner = Runner([text, model, score], Store(tmp_path / "jobs", kept=tmp_path / "kept"))
+    with LocalExecutor(1) as executor:
+        runner.run(executor)
+    assert not (tmp_path / "jobs").exists()
+    assert runner.all[score.key].result == {"kept": 1} and runner.all[score.key].seconds == 2.0
+    runner = Runner([text, model, score, other], Store(tmp_path / "jobs", kept=tmp_path / "kept"))
+    with LocalExecutor(1) as executor:
+        runner.run(executor)
+    assert set(states(runner).values()) == {"done"}
+    assert runner.all[model.key].result == {"kept": 1}  # nothing that is to be done reads its folder
+    assert runner.all[text.key].result == {"name": "text", "value": 0.0}  # done again, for what it writes
+    assert runner.all[other.key].result == {"name": "other", "value": 0.0}
+
+
+def test_text_that_is_not_the_kept_one_is_no_text_for_others(fakes, job, tmp_path):
+    text = replace(job("text", value=2.0), kind="text")
+    other = job("other", [text])
+    record = {"key": text.key, "result": {"name": "text", "value": 1.0}, "seconds": 2.0}
+    write_kept(tmp_path / "kept", {text.key: record})
+    for _ in range(2):  # what was made once is not taken the next time
+        runner = Runner([text, other], Store(tmp_path / "jobs", kept=tmp_path / "kept"))
+        with LocalExecutor(1) as executor:
+            runner.run(executor)
+        assert states(runner) == {"text": "failed", "other": "skipped"} and runner.all[text.key].result is None
+        assert "text: expected it as it was for what is kept in" in runner.all[text.key].why
+        assert "got another: value was 1.0 and is 2.0. Put the old files back" in runner.all[text.key].why
+    write_kept(tmp_path / "kept", {text.key: {**record, "result": {"value": 2.0}}})
+    runner = Runner([text, other], Store(tmp_path / "jobs", kept=tmp_path / "kept"))
+    with LocalExecutor(1) as executor:
+        runner.run(executor)
+    assert set(states(runner).values()) == {"done"}
+
+
+def test_a_kept_job_that_fails_when_it_is_done_again_has_failed(fakes, job, tmp_path):
+    text = job("text", fails=True)
+    other = job("other", [text])
+    kept(tmp_path / "kept", text)
+    runner = Runner([text, other], Store(tmp_path / "jobs", kept=tmp_path / "kept"))
+    with LocalExecutor(1) as executor:
+        runner.run(executor)
+    assert states(runner) == {"text": "failed", "other": "skipped"}
+
+
+def test_what_was_left_does_not_bring_kept_jobs_back(fakes, job, tmp_path):
+    text = job("text")
+    other = job("other", [text])
+    kept(tmp_path / "kept", text)
+    runner = Runner([text, other], Store(tmp_path / "jobs", kept=tmp_path / "kept"))
+    runner.leave([other.key])
+    with LocalExecutor(1) as executor:
+        runner.run(executor)
+    assert states(runner) == {"text": "done", "other": "left"}
+
+
+def test_kept_results_that_cannot_be_read_are_named(job, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"kept: expected jobs.jsonl in .*headway report STUDY --keep"):
+        Store(tmp_path / "jobs", kept=tmp_path)
+    path = kept(tmp_path, job("a"), job("b"))
+    path.write_text(path.read_text().splitlines()[0] + '\n{"key": "b", "resu\n')
+    with pytest.raises(ValueError, match=r"jobs.jsonl, line 2: expected the result of a job, got"):
+        Store(tmp_path / "jobs", kept=tmp_path)
+
+
+def test_what_is_done_is_not_done_again_in_any_study(fakes, job, tmp_path):
+    jobs = [job("a"), job("b")]
+    run(jobs, tmp_path / "jobs")
+    again = run([*jobs, job("c", jobs)], tmp_path / "jobs")
+    assert set(states(again).values()) == {"done"}
+    assert [progress.earlier for progress in again.all.values()] == [True, True, False]
+    assert all(len(lines(tmp_path / "jobs", each, "attempts")) == 1 for each in jobs)
+
+
+def test_equal_jobs_are_one(fakes, job, tmp_path):
+    runner = run([job("a"), job("a")], tmp_path / "jobs")
+    assert len(runner.all) == 1
+    assert job("a", seconds=1).key != job("a").key
+
+
+def test_a_failure_is_told_with_its_log_and_stops_nobody_else(fakes, job, tmp_path):
+    said = []
+    bad = job("bad", fails=True)
+    after, later = job("after", [bad]), None
+    later = job("later", [after])
+    good = job("good")
+    runner = run([bad, after, later, good], tmp_path / "jobs", say=said.append)
+    assert states(runner) == {"bad": "failed", "after": "skipped", "later": "skipped", "good": "done"}
+    assert str(tmp_path / "jobs" / bad.key / "log.txt") in said[0]
+    assert "a line of its log" in said[0] and "ValueError: the reason of bad" in said[0]
+    assert runner.all[after.key].why == "needs bad, which failed"
+    assert runner.all[later.key].why == "needs after, which skipped"
+    assert not (tmp_path / "jobs" / bad.key / "result.json").exists()
+    run([bad], tmp_path / "jobs")
+    assert len(lines(tmp_path / "jobs", bad, "attempts")) == 2  # a new study tries again
+
+
+def test_needs_must_stand_before(job, tmp_path):
+    first = job("first")
+    with pytest.raises(ValueError, match="needs of second: expected jobs that stand before it, got first"):
+        Runner([job("second", [first]), first], Store(tmp_path))
+
+
+def test_jobs_that_measure_time_run_alone_and_last(fakes, job, tmp_path):
+    from dataclasses import replace
+
+    running, crowds = set(), []
+
+    def told(progress):
+        if progress is None:
+            return
+        (running.add if progress.state == "running" else running.discard)(progress.job.label)
+        if "alone" in running:
+            crowds.append(set(running))
+
+    alone = replace(job("alone", seconds=0.1), alone=True)
+    others = [job(f"other {number}", seconds=0.1) for number in range(3)]
+    runner = run([alone, *others], tmp_path / "jobs", told=told)
+    assert set(states(runner).values()) == {"done"}
+    assert crowds == [{"alone"}]
+
+
+def test_an_unreadable_result_is_named_and_done_again(fakes, job, tmp_path):
+    one, two = job("one"), job("two")
+    run([one, two], tmp_path / "jobs")
+    (tmp_path / "jobs" / one.key / "result.json").write_text('{"key": "one", "resu')
+    (tmp_path / "jobs" / two.key / "result.json").write_text(json.dumps({"key": "other", "result": {}}))
+    said = []
+    runner = run([one, two], tmp_path / "jobs", say=said.append)
+    assert set(states(runner).values()) == {"done"}
+    assert f"{tmp_path / 'jobs' / one.key / 'result.json'}: expected JSON" in said[0]
+    assert f"expected the result of {two.key}, got something else" in said[1]
+    assert len(list((tmp_path / "jobs" / one.key).glob("result.unreadable-*.json"))) == 1
+    assert len(lines(tmp_path / "jobs", one, "attempts")) == 2
+
+
+def test_a_killed_job_is_failed_and_the_next_ones_go_on(fakes, job, tmp_path):
+    slow, quick = job("slow", seconds=60), job("quick", seconds=0.3)
+    runner = Runner([slow, quick], Store(tmp_path / "jobs"))
+    killed = []
+
+    def told(progress):
+        attempts = lines(tmp_path / "jobs", slow, "attempts")
+        if attempts and not killed:
+            import os
+
+            killed.append(os.kill(int(attempts[0]), signal.SIGKILL))
+
+    runner._told = told
+    with LocalExecutor(2) as executor:
+        runner.run(executor)
+    assert states(runner) == {"slow": "failed", "quick": "done"}
+    assert "killed by signal 9, perhaps for lack of memory" in runner.all[slow.key].why
+
+
+STUDY = textwrap.dedent(
+    """
+    import sys
+    from pathlib import Path
+    from headway.bench.study.executors import LocalExecutor
+    import headway.bench.study.executors as executors
+    from headway.bench.study.job import Job, Store
+    from headway.bench.study.runner import Runner
+
+    executors.PRELOAD = "--bare"
+    jobs = []
+    for number in range(8):
+        needs = {"before": jobs[number // 2].key} if number > 1 else {}
+        config = {"name": str(number), "seconds": 0.15, "value": number}
+        jobs.append(Job(kind="fake", config=config, needs=needs, label=str(number)))
+    runner = Runner(jobs, Store(Path(sys.argv[1])))
+    with LocalExecutor(2) as executor:
+        runner.run(executor)
+    assert all(progress.state == "done" for progress in runner.all.values())
+    print(sum(progress.result["value"] for progress in runner.all.values()))
+    """
+)
+
+
+def test_a_study_killed_at_random_moments_loses_nothing_and_does_nothing_twice(fakes, tmp_path):
+    script = tmp_path / "study.py"
+    script.write_text(STUDY)
+    command = [sys.executable, str(script), str(tmp_path / "jobs")]
+    rng, kills = random.Random(4), 0
+    while True:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if kills < 6:
+            time.sleep(rng.uniform(0.3, 1.2))
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                kills += 1
+                process.communicate()
+                continue
+        out, errors = process.communicate()
+        assert process.returncode == 0, errors
+        break
+    assert float(out) == sum(range(8))
+    folders = [path for path in (tmp_path / "jobs").iterdir() if path.is_dir()]
+    assert len(folders) == 8
+    for folder in folders:  # the last attempt made the result, and none began after it
+        assert (folder / "attempts").stat().st_mtime_ns < (folder / "result.json").stat().st_mtime_ns
+        assert len((folder / "attempts").read_text().splitlines()) <= 1 + kills
+    assert kills > 0

@@ -1,0 +1,103 @@
+"""A step of fine-tuning against the same step written out with a padded batch and its own optimizer."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from transformers import BertConfig, BertForSequenceClassification
+
+from headway.bench.data.transfer.encoded import Resident, flat
+from headway.bench.recording import own_stream
+from headway.bench.tasks.finetune.model import TransferLoss
+from headway.bench.tasks.finetune.update import Update, recordable
+from headway.bench.tasks.training.optimizer import adamw, hold_rates, set_rate
+from headway.models import EncoderForSequenceClassification, preset
+
+CPU = torch.device("cpu")
+SIZES = {"hidden_size": 32, "intermediate_size": 64, "vocab_size": 50, "num_hidden_layers": 2}
+STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+def sequences():
+    rng = np.random.default_rng(0)
+    tokens = [rng.integers(5, 50, length).tolist() for length in (4, 9, 20, 33, 7)]
+    segments = [[0] * (len(row) - 2) + [1] * 2 for row in tokens]
+    return flat(tokens, segments, labels=np.array([0, 1, 1, 0, 1]), pad=0), tokens, segments
+
+
+def made(**settings):
+    torch.manual_seed(0)
+    config = preset("tiny", encoding="learned", segments="per-head", num_labels=2, **{**SIZES, **STILL, **settings})
+    return EncoderForSequenceClassification(config).train()
+
+
+def update_of(model, encoded):
+    loss = TransferLoss(model, "classes").train()
+    optimizer = adamw(loss, weight_decay=0.1)
+    return Update(loss, optimizer, Resident(encoded, CPU), batch=2, clip=0.05, bf16=False, record=False)
+
+
+def test_two_steps_are_those_of_the_formula():
+    encoded, tokens, segments = sequences()
+    model = made()
+    other = copy.deepcopy(model)
+    update = update_of(model, encoded)
+    decaying = [p for p in other.parameters() if p.dim() > 1 and p is not other.encoder.encoding.table]
+    decaying = [p for p in decaying if not any(p is q for q in other.encoder.segments.parameters())]
+    spared = [p for p in other.parameters() if not any(p is q for q in decaying)]
+    groups = [{"params": decaying, "weight_decay": 0.1}, {"params": spared, "weight_decay": 0.0}]
+    plain = torch.optim.AdamW(groups, betas=(0.9, 0.999), eps=1e-6)
+    for chosen, rate in (((2, 0), 1e-3), ((3, 1), 5e-4)):
+        loss, norm = update(np.array(chosen), rate=rate, seed=1)
+        longest = max(len(tokens[at]) for at in chosen)
+        ids = torch.tensor([tokens[at] + [0] * (longest - len(tokens[at])) for at in chosen])
+        kinds = torch.tensor([segments[at] + [0] * (longest - len(segments[at])) for at in chosen])
+        scores = other(input_ids=ids, token_type_ids=kinds, attention_mask=(ids != 0).long()).logits
+        expected = F.cross_entropy(scores, torch.from_numpy(encoded.labels[list(chosen)]))
+        expected.backward()
+        torch.testing.assert_close(loss, expected.detach())
+        torch.testing.assert_close(norm, torch.nn.utils.clip_grad_norm_(other.parameters(), 0.05))
+        assert norm > 0.05
+        for group in plain.param_groups:
+            group["lr"] = rate
+        plain.step()
+        plain.zero_grad()
+        for (name, value), right in zip(model.named_parameters(), other.parameters(), strict=True):
+            if not name.endswith("qkv.bias"):  # a key's bias has no gradient but rounding, which Adam blows up
+                torch.testing.assert_close(value, right, atol=1e-5, rtol=1e-4, msg=name)
+
+
+def test_dropout_is_of_the_seed_alone():
+    encoded, *_ = sequences()
+    chosen = np.array([0, 2])
+    losses = []
+    for seed in (1, 1, 2):
+        update = update_of(made(hidden_dropout_prob=0.3), encoded)
+        torch.rand(seed)  # what was drawn before does not matter
+        losses.append(update(chosen, rate=1e-3, seed=seed)[0].item())
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_steps_of_our_encoders_are_recorded_up_to_their_length():
+    ours = made(max_position_embeddings=64)
+    assert recordable(ours, length=64) and not recordable(ours, length=65)
+    config = BertConfig(num_attention_heads=4, max_position_embeddings=64, **SIZES)
+    assert not recordable(BertForSequenceClassification(config), length=64)
+
+
+def test_a_cpu_needs_no_stream():
+    with own_stream(CPU):
+        assert torch.ones(2).sum() == 2
+
+
+def test_rates_that_are_held_follow_set_rate_in_place():
+    words, table = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.AdamW([{"params": [words]}, {"params": [table], "times": 10.0}], lr=0.0)
+    hold_rates(optimizer, CPU)
+    held = [group["lr"] for group in optimizer.param_groups]
+    set_rate(optimizer, 0.5)
+    assert [rate.item() for rate in held] == [0.5, 5.0]
+    assert all(group["lr"] is rate for group, rate in zip(optimizer.param_groups, held, strict=True))

@@ -1,0 +1,118 @@
+"""Data that a run makes before it trains: of what is asked for, and of what is there now."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from headway.bench.tasks.pretrain import ModelChoice, Optimisation, PretrainConfig, Text
+from headway.bench.tasks.pretrain.text import prepared
+from headway.bench.tasks.training import preparing
+from headway.bench.tasks.training.processes import Processes
+from headway.bench.tasks.translate.data import prepared as prepared_pairs
+from headway.bench.tasks.translate.recipes import quick
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """A text file, and how to write it."""
+    path = tmp_path / "corpus.txt"
+
+    def write(words: str) -> None:
+        path.write_text("\n\n".join(f"{words} {at % 40} ." for at in range(400)) + "\n")
+
+    write("alpha beta gamma")
+    return path, write
+
+
+def asked(path, **text):
+    return PretrainConfig(
+        model=ModelChoice(encoding="none"),
+        text=Text(corpus=(str(path),), kind="word", length=32, validation=0.2, **text),
+        optimisation=Optimisation(steps=1, batch=2, learning_rate=1e-3),
+    )
+
+
+def first(text):
+    return text.tokenizer.decode(text.training.shards[0][0])
+
+
+def test_text_that_changed_is_cut_again_unless_the_run_goes_on(corpus, tmp_path):
+    path, write = corpus
+    own, alone = tmp_path / "data", Processes(cpu=True)
+    assert "alpha beta" in first(prepared(asked(path), own, alone, show=False))
+    made = (own / "shards" / "index.json").stat().st_mtime_ns
+    prepared(asked(path), own, alone, show=False)
+    assert (own / "shards" / "index.json").stat().st_mtime_ns == made, "the same text is not cut twice"
+    write("one two three")
+    assert "alpha beta" in first(prepared(asked(path), own, alone, show=False, continues=True))
+    assert "one two" in first(prepared(asked(path), own, alone, show=False))
+    path.unlink()
+    assert "one two" in first(prepared(asked(path), own, alone, show=False, continues=True))
+    with pytest.raises(FileNotFoundError, match=r"corpus\.txt"):
+        prepared(asked(path), own, alone, show=False)
+
+
+def test_a_language_that_is_held_out_as_a_whole_is_refused(corpus, tmp_path):
+    path, _ = corpus
+    one = tmp_path / "one.txt"
+    one.write_text("\n".join(f"alpha beta gamma {at % 40} ." for at in range(400)))
+    config = asked(path)
+    text = replace(config.text, corpus=(f"en={path}", f"sw={one}"), validation=0.9)
+    with pytest.raises(ValueError, match="validation: expected text of every language to train on, got none of sw"):
+        prepared(replace(config, text=text), tmp_path / "data", Processes(cpu=True), show=False)
+
+
+def test_a_language_of_which_nothing_is_held_out_is_named(corpus, tmp_path):
+    path, _ = corpus
+    one = tmp_path / "one.txt"
+    one.write_text("\n".join(f"alpha beta gamma {at % 40} ." for at in range(400)))
+    config = asked(path)
+    text = replace(config.text, corpus=(f"en={path}", f"sw={one}"))
+    with pytest.warns(UserWarning, match=r"validation: nothing of sw is held out, .*Raise --validation"):
+        prepared(replace(config, text=text), tmp_path / "data", Processes(cpu=True), show=False)
+
+
+def test_what_was_half_removed_is_not_taken_for_whole(tmp_path, monkeypatch):
+    folder = tmp_path / "data"
+    preparing.claim(folder, {"length": 32}, ["a"])
+    for name in ("index", "tokenizer"):
+        (folder / name).write_text("made of length 32")
+
+    def killed(folder):
+        (folder / "tokenizer").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(preparing.shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            preparing.claim(folder, {"length": 64}, ["a"])
+    preparing.claim(folder, {"length": 32}, ["a"])
+    assert [path.name for path in folder.iterdir()] == ["text.json"]
+
+
+def test_rows_are_packed_as_asked(corpus, tmp_path):
+    path, _ = corpus
+    own, alone = tmp_path / "data", Processes(cpu=True)
+    prepared(asked(path), own, alone, show=False)
+    with pytest.raises(ValueError, match=r"packed: expected False, as the rows in .* got True\. Leave out --packed"):
+        prepared(asked(path, packed=True, data=str(own)), tmp_path / "other", alone, show=False)
+    assert not prepared(asked(path, data=str(own)), tmp_path / "other", alone, show=False).training.shards.packed
+
+
+def test_pairs_that_changed_are_cut_again_unless_the_run_goes_on(tmp_path):
+    files = [tmp_path / "text.en", tmp_path / "text.de"]
+
+    def write(words: str) -> None:
+        for file in files:
+            file.write_text("".join(f"{words} {at} {file.suffix[1:]}\n" for at in range(300)))
+
+    config = quick()
+    data = replace(config.data, source=str(files[0]), target=str(files[1]), kind="word", held_out=0.2)
+    config, own, alone = replace(config, data=data), tmp_path / "data", Processes(cpu=True)
+    write("alpha beta")
+    assert "alpha beta" in prepared_pairs(config, own, alone, show=False).sentences[0][0]
+    write("one two")
+    assert "alpha beta" in prepared_pairs(config, own, alone, show=False, continues=True).sentences[0][0]
+    assert "one two" in prepared_pairs(config, own, alone, show=False).sentences[0][0]
