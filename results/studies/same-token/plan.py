@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headway.study.plan import Column, Plan
-from headway.study.plans.encodings_on_text import encodings
+from headway.bench.study.plan import Column, Plan
+from headway.bench.study.plans.encodings_on_text import encodings
 
 ROWS = ("diet-rel", "tisa", "t5", "shaw")
 FASTER = 30.0

@@ -54,8 +54,8 @@ class Store:
     """A folder of jobs, each in a folder of its key: job.json when it is asked, log.txt, and result.json at the end.
 
     Args:
-        kept: a folder with results of jobs that ran elsewhere (`headway.bench.study.kept`), without the models and other
-            files that those jobs wrote.
+        kept: a folder with results of jobs that ran elsewhere (`headway.bench.study.kept`); it has none of the other
+            files of these jobs, such as models.
     """
 
     def __init__(self, path: Path, *, kept: Path | None = None) -> None:
