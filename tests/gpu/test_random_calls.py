@@ -10,8 +10,11 @@ import shlex
 import pytest
 import random_calls
 import torch
+from call_drawing import drawn_calls
+from call_judging import attempt
+from call_running import inputs_of
 from oracle import CUDA, DEVICE
-from random_calls import attempt, drawn_calls, inputs_of, main, replay_command
+from random_calls import main, replay_command
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 FUSED = "triton" if CUDA else "matrix"  # what the calls below run on: on the CPU not interpreted, which is slow
