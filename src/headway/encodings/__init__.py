@@ -3,14 +3,15 @@
 from headway.encodings.absolute import Learned, NoPosition, Sinusoidal
 from headway.encodings.alibi import Alibi
 from headway.encodings.base import PLACES, SHARINGS, Dimensions, Encoding, PositionEncoding, positions
-from headway.encodings.registry import ENCODINGS, SEGMENTS, encoding, option_names
+from headway.encodings.choice import EncodingChoice, encoding
+from headway.encodings.registry import ENCODINGS, SEGMENTS, option_names
 from headway.encodings.rotary import Rope
 from headway.encodings.scalar_and_diet import AbsScalar, DietAbs, DietRel, RelScalar
 from headway.encodings.segments import SegmentInput, SegmentPerHead
 from headway.encodings.shaw import Shaw
 from headway.encodings.t5 import T5, t5_buckets
 from headway.encodings.tisa import Tisa
-from headway.encodings.together import Together
+from headway.encodings.together import Together, parts_of
 from headway.encodings.transformer_xl import TransformerXL
 from headway.encodings.tupe import TupeAbs, TupeRel
 
@@ -26,6 +27,7 @@ __all__ = [
     "DietRel",
     "Dimensions",
     "Encoding",
+    "EncodingChoice",
     "Learned",
     "NoPosition",
     "PositionEncoding",
@@ -42,6 +44,7 @@ __all__ = [
     "TupeRel",
     "encoding",
     "option_names",
+    "parts_of",
     "positions",
     "t5_buckets",
 ]

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from headway.encodings.registry import ENCODINGS, encoding
+from headway.encodings.choice import encoding
+from headway.encodings.registry import ENCODINGS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

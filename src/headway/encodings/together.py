@@ -104,3 +104,10 @@ class Together(Encoding):
             bias = part._value_bias(layer, q_len, k_len, q_start)
             total = bias if total is None else total + bias
         return total
+
+
+def parts_of(encoding: Encoding | None) -> list[Encoding]:
+    """List the encodings that a sum adds up; another encoding stands alone, and none gives an empty list."""
+    if encoding is None:
+        return []
+    return [cast(Encoding, part) for part in encoding.parts] if isinstance(encoding, Together) else [encoding]

@@ -6,12 +6,12 @@ import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import field, fields
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from transformers import PreTrainedConfig
 
-from headway.encodings import ENCODINGS, DietAbs, Encoding, Together, encoding, option_names
+from headway.encodings import ENCODINGS, DietAbs, Encoding, Together, encoding, option_names, parts_of
 
 ATTENTIONS = ("full", "linformer")
 PROJECTION_SHARINGS = ("none", "head", "key-value", "layer")
@@ -173,11 +173,6 @@ def check_numbers(config: Any, shares: Iterable[str]) -> None:
         value = getattr(config, name, 1.0)
         if not (isinstance(value, int | float) and 0 <= value < math.inf):
             raise ValueError(f"{name}: expected a number of at least 0, got {value!r}.")
-
-
-def parts_of(built: Encoding) -> list[Encoding]:
-    """The encodings of a sum, or the one there is."""
-    return [cast(Encoding, part) for part in built.parts] if isinstance(built, Together) else [built]
 
 
 OTHER_NAMES = {  # as encodings and other libraries call them

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import can_return_tuple
 
-from headway.bias.base import check_ids
-from headway.encodings import Encoding
-from headway.models.config import EncoderConfig, parts_of
+from headway.bias.checks import check_ids
+from headway.encodings import Encoding, parts_of
+from headway.models.config import EncoderConfig
 from headway.models.frame import Frame
 from headway.models.layers import EncoderLayer, LengthProjection, Pooler
 from headway.models.norm import LayerNorm

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from headway.bias import Bias, RelativeKeys, RelativeValues
-from headway.encodings import Encoding
-from headway.models.config import parts_of
+from headway.encodings import Encoding, parts_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from transformers import EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 
-from headway.encodings import Encoding
-from headway.models.config import parts_of
+from headway.encodings import Encoding, parts_of
 from headway.models.frame import Frame
 from headway.models.norm import LayerNorm
 from headway.models.translation.config import TranslationConfig
