@@ -31,9 +31,8 @@ def main() -> None:
             model=replace(recipe.model, encoding=options.encoding),
             data=replace(recipe.data, translated=0),
             optimisation=replace(recipe.optimisation, steps=options.steps, warmup=max(1, options.steps // 8)),
-            out=f"{folder}/run",
         )
-        result = run(config, progress=False, cpu=True)
+        result = run(config, f"{folder}/run", progress=False, cpu=True)
         print(f"{options.encoding}: {result.parameters:,} parameters, loss on dev {result.saved_loss:.3f}")
 
         translator = Translator.load(f"{result.folder}/model", device="cpu")

@@ -46,10 +46,10 @@ def start(tmp_path_factory):
     return made
 
 
-def asked(start, out, *, seeds=(0,), bf16=False):
+def asked(start, *, seeds=(0,), bf16=False):
     config = quick("builtin:entailment", start, Data(limit=640))
     protocol = replace(config.protocol, epochs=4, length=64, batch=16, bf16=bf16)
-    return replace(config, grid=Grid(rates=(3e-4,), seeds=seeds), protocol=protocol, out=str(out))
+    return replace(config, grid=Grid(rates=(3e-4,), seeds=seeds), protocol=protocol)
 
 
 def losses(out):
@@ -61,9 +61,9 @@ def test_replayed_steps_are_the_plain_ones(start, tmp_path, monkeypatch, encodin
     """With dropout: a graph draws the numbers of the step that replays it."""
     replays, replay = [], torch.cuda.CUDAGraph.replay
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: (replays.append(1), replay(graph)))
-    run(asked(start(encoding), tmp_path / "plain"), progress=False, graphs=False)
+    run(asked(start(encoding)), tmp_path / "plain", progress=False, graphs=False)
     assert not replays
-    run(asked(start(encoding), tmp_path / "replayed"), progress=False)
+    run(asked(start(encoding)), tmp_path / "replayed", progress=False)
     assert len(replays) > 140  # of 160 steps
     torch.testing.assert_close(
         torch.tensor(losses(tmp_path / "replayed")), torch.tensor(losses(tmp_path / "plain")), atol=0.01, rtol=0.01
@@ -82,17 +82,17 @@ def test_a_step_does_not_wait_for_the_device(start, tmp_path, monkeypatch):
             torch.cuda.set_sync_debug_mode("default")
 
     monkeypatch.setattr(Update, "__call__", watched)
-    run(asked(start("diet-rel"), tmp_path / "out", bf16=True), progress=False)
+    run(asked(start("diet-rel"), bf16=True), tmp_path / "out", progress=False)
     assert len(calls) == 160
 
 
 def test_processes_share_the_gpu(start, tmp_path):
-    result = run(asked(start("tisa"), tmp_path / "out", seeds=(0, 1, 2), bf16=True), progress=False, jobs=3)
+    result = run(asked(start("tisa"), seeds=(0, 1, 2), bf16=True), tmp_path / "out", progress=False, jobs=3)
     assert [each["seed"] for each in result.runs] == [0, 1, 2]
     assert all(each["steps"] == 160 for each in result.runs)
 
 
 def test_an_encoder_of_transformers_goes_the_plain_way(start, tmp_path):
-    run(asked(start("bert"), tmp_path / "out", bf16=True), progress=False)
+    run(asked(start("bert"), bf16=True), tmp_path / "out", progress=False)
     found = losses(tmp_path / "out")
     assert len(found) == 4 and found[-1] < found[0]

@@ -22,27 +22,29 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory):
-    """A finished run on the GPU."""
-    made = PretrainConfig(
+def config():
+    return PretrainConfig(
         model=ModelChoice(preset="tiny", encoding="diet-rel"),
         text=Text(corpus=("builtin:5000",), length=64, validation=0.05, evaluation_rows=64),
         optimisation=Optimisation(steps=60, batch=32, learning_rate=1e-3, warmup=0.1),
         rhythm=Rhythm(log=10, evaluate=30, checkpoint=20),
-        out=str(tmp_path_factory.mktemp("gpu") / "run"),
     )
-    run(made, progress=False)
-    return made
+
+
+@pytest.fixture(scope="module")
+def finished(config, tmp_path_factory):
+    """The folder of a finished run on the GPU."""
+    return run(config, tmp_path_factory.mktemp("gpu") / "run", progress=False).folder
 
 
 def weights(folder):
     return load_file(f"{folder}/model/model.safetensors")
 
 
-def test_it_learns_in_bf16_and_compiled_as_in_float32_and_not(config, tmp_path):
+def test_it_learns_in_bf16_and_compiled_as_in_float32_and_not(config, finished, tmp_path):
     plain = replace(config.optimisation, bf16=False, compile=False)
-    exact = run(replace(config, optimisation=plain, out=str(tmp_path / "plain")), progress=False)
-    fast = run(config, resume=True)
+    exact = run(replace(config, optimisation=plain), tmp_path / "plain", progress=False)
+    fast = run(config, finished, resume=True)
     assert fast.evaluation_loss == pytest.approx(exact.evaluation_loss, abs=0.1)
     assert fast.evaluation_loss < 4.7  # drawn weights: the logarithm of some 250 words, 5.5
 
@@ -59,11 +61,10 @@ def test_a_step_does_not_wait_for_the_device(config, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Training, "_step", watched)
     short = replace(config.optimisation, steps=8)
-    run(replace(config, optimisation=short, out=str(tmp_path / "run")), progress=False)
+    run(replace(config, optimisation=short), tmp_path / "run", progress=False)
 
 
-def test_it_goes_on_from_a_checkpoint(config, tmp_path, monkeypatch):
-    stopped = replace(config, out=str(tmp_path / "run"))
+def test_it_goes_on_from_a_checkpoint(config, finished, tmp_path, monkeypatch):
     real, calls = checkpoint.prune, iter(range(1))
 
     def interrupted(*arguments):
@@ -73,9 +74,9 @@ def test_it_goes_on_from_a_checkpoint(config, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):  # noqa: PT012
         patched.setattr(checkpoint, "prune", interrupted)
-        run(stopped, progress=False)
-    run(stopped, progress=False, resume=True)
-    whole, resumed = weights(config.out), weights(stopped.out)
+        run(config, tmp_path / "run", progress=False)
+    run(config, tmp_path / "run", progress=False, resume=True)
+    whole, resumed = weights(finished), weights(tmp_path / "run")
     assert whole.keys() == resumed.keys()
     for name in whole:
         torch.testing.assert_close(resumed[name], whole[name], atol=2e-3, rtol=2e-2, msg=lambda m, n=name: f"{n}: {m}")
@@ -87,9 +88,9 @@ def test_replayed_steps_are_the_plain_ones(config, tmp_path, monkeypatch, accumu
     replays, replay = [], torch.cuda.CUDAGraph.replay
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: (replays.append(1), replay(graph)))
     config = replace(config, optimisation=replace(config.optimisation, accumulate=accumulate))
-    run(replace(config, out=str(tmp_path / "plain")), progress=False, graphs=False)
+    run(config, tmp_path / "plain", progress=False, graphs=False)
     assert not replays
-    run(replace(config, out=str(tmp_path / "replayed")), progress=False)
+    run(config, tmp_path / "replayed", progress=False)
     assert len(replays) > 55 * accumulate  # of 60 steps
     found, wanted = (RunFolder(tmp_path / name).logged("loss") for name in ("replayed", "plain"))
     torch.testing.assert_close(torch.tensor(found), torch.tensor(wanted), atol=2e-3, rtol=2e-3)

@@ -135,9 +135,9 @@ def test_replayed_steps_are_the_plain_ones(tmp_path, monkeypatch, encoding, comp
         optimisation=plan,
         rhythm=replace(config.rhythm, log=10, evaluate=30, checkpoint=30),
     )
-    run(replace(config, out=str(tmp_path / "plain")), progress=False, graphs=False)
+    run(config, tmp_path / "plain", progress=False, graphs=False)
     assert not replays
-    run(replace(config, out=str(tmp_path / "replayed")), progress=False)
+    run(config, tmp_path / "replayed", progress=False)
     assert len(replays) > 100  # of about 180 batches, and 60 updates
     found, wanted = (RunFolder(tmp_path / name).logged("loss") for name in ("replayed", "plain"))
     torch.testing.assert_close(torch.tensor(found), torch.tensor(wanted), atol=2e-3, rtol=2e-3)

@@ -159,9 +159,8 @@ def test_finetune_takes_a_converted_model(folders, tmp_path):
         config,
         grid=Grid(rates=(1e-3,), seeds=(0,)),
         protocol=replace(config.protocol, epochs=1, length=32),
-        out=str(tmp_path / "run"),
     )
-    result = finetune(config, progress=False, cpu=True)
+    result = finetune(config, tmp_path / "run", progress=False, cpu=True)
     assert 0.0 <= result.rates[0]["score"]["median"] <= 1.0
     from transformers import AutoModelForSequenceClassification
 
@@ -229,9 +228,8 @@ def test_finetune_takes_a_converted_encoder(pretrained, tmp_path, mode):
         config,
         grid=Grid(rates=(1e-3,), seeds=(0,)),
         protocol=replace(config.protocol, epochs=1, length=32),
-        out=str(tmp_path / "run"),
     )
-    result = finetune(config, progress=False, cpu=True)
+    result = finetune(config, tmp_path / "run", progress=False, cpu=True)
     tuned = EncoderForSequenceClassification.from_pretrained(Path(result.folder) / "model")
     assert tuned.config.encoding == made.config.encoding
     encoding = tuned.encoder.encoding.parts[1] if mode == "supplement" else tuned.encoder.encoding

@@ -69,7 +69,7 @@ def glue(tmp_path_factory):
     return root
 
 
-def small(task, model, out, *, rates=(1e-3,), seeds=(0,), epochs=1, data=None, **protocol):
+def small(task, model, *, rates=(1e-3,), seeds=(0,), epochs=1, data=None, **protocol):
     """A quick sweep."""
     config = quick(task, Start(model=str(model)), data or Data())
     return replace(
@@ -77,17 +77,14 @@ def small(task, model, out, *, rates=(1e-3,), seeds=(0,), epochs=1, data=None, *
         grid=Grid(rates=rates, seeds=seeds),
         protocol=replace(config.protocol, epochs=epochs, length=64, **protocol),
         spans=Spans(overlap=8, max_question=16, count=3),
-        out=str(out),
     )
 
 
 def test_a_built_in_task_is_learned_far_above_chance(folders, tmp_path):
     """An untrained encoder has an F1 of 0.1."""
     data = Data(limit=2400)
-    config = small(
-        "builtin:questions", folders / "ours", tmp_path / "out", rates=(5e-3,), batch=16, evaluate=50, data=data
-    )
-    result = run(config, progress=False)
+    config = small("builtin:questions", folders / "ours", rates=(5e-3,), batch=16, evaluate=50, data=data)
+    result = run(config, tmp_path / "out", progress=False)
     assert result.score > 0.3
     assert [step for step, _ in result.runs[0]["history"]] == [50, 100, 150]
     assert max(score for _, score in result.runs[0]["history"]) == result.score == result.rates[0]["score"]["median"]
@@ -96,7 +93,8 @@ def test_a_built_in_task_is_learned_far_above_chance(folders, tmp_path):
 def test_an_encoder_of_transformers_goes_the_same_way(folders, glue, tmp_path):
     data = Data(train=(str(glue),), predict=(str(glue),), on_error="skip")
     result = run(
-        small("sst2", folders / "bert", tmp_path / "out", rates=(1e-3, 2e-3), epochs=3, data=data),
+        small("sst2", folders / "bert", rates=(1e-3, 2e-3), epochs=3, data=data),
+        tmp_path / "out",
         progress=False,
         baselines=True,
     )
@@ -128,7 +126,7 @@ def test_questions_transfer_and_answers_are_written(folders, tmp_path):
     data = Data(
         limit=160, transfer=("builtin:questions@dev",), predict=("builtin:questions@dev",), languages=("invented",)
     )
-    result = run(small("builtin:questions", folders / "ours", tmp_path / "out", data=data), progress=False)
+    result = run(small("builtin:questions", folders / "ours", data=data), tmp_path / "out", progress=False)
     summary = result.rates[0]
     assert set(summary["metrics"]) == {"dev score", "dev f1", "dev exact_match"}
     assert set(summary["transfer"]) == {
@@ -146,7 +144,7 @@ def test_questions_transfer_and_answers_are_written(folders, tmp_path):
 
 def test_pairs_transfer_to_another_language(folders, tmp_path):
     data = Data(limit=96, transfer=("builtin:similarity",))
-    result = run(small("builtin:similarity", folders / "ours", tmp_path / "out", data=data), progress=False)
+    result = run(small("builtin:similarity", folders / "ours", data=data), tmp_path / "out", progress=False)
     languages = {name.split()[1] for name in result.rates[0]["transfer"]}
     assert languages == {"average", "english", "invented", "verb-final"}
     assert {split["language"] for split in result.data if split["use"] == "builtin:similarity"} == languages - {
@@ -162,11 +160,8 @@ def test_a_killed_run_ends_the_same(folders, glue, tmp_path):
     """Killed between two checkpoints, after the best weights so far were saved; then taken on in another process."""
     data = Data(train=(str(glue),), on_error="skip")
     rhythm = {"epochs": 2, "batch": 16, "evaluate": 3, "checkpoint": 5}
-    killed, whole = (
-        small("sst2", folders / "ours", tmp_path / name, rates=(3e-4,), data=data, **rhythm)
-        for name in ("killed", "whole")
-    )
-    code = f"from headway.bench.tasks.finetune import *; run({killed!r}, cpu=True)"
+    config = small("sst2", folders / "ours", rates=(3e-4,), data=data, **rhythm)
+    code = f"from headway.bench.tasks.finetune import *; run({config!r}, {str(tmp_path / 'killed')!r}, cpu=True)"
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
     deadline = time.monotonic() + 120
     while not list((tmp_path / "killed").glob("runs/*/checkpoints/step-0000001*")) and process.poll() is None:
@@ -176,9 +171,10 @@ def test_a_killed_run_ends_the_same(folders, glue, tmp_path):
     process.communicate()
     assert not (tmp_path / "killed" / "result.json").exists()
     with pytest.raises(FileExistsError, match=r"stopped run\. Add --resume"):
-        run(killed, cpu=True)
+        run(config, tmp_path / "killed", cpu=True)
 
-    first, second = run(killed, resume=True, progress=False, cpu=True), run(whole, progress=False, cpu=True)
+    first = run(config, tmp_path / "killed", resume=True, progress=False, cpu=True)
+    second = run(config, tmp_path / "whole", progress=False, cpu=True)
     assert first.runs[0]["history"] == second.runs[0]["history"]
     assert first.score == second.score
     weights = [load_file(tmp_path / name / "model" / "model.safetensors") for name in ("killed", "whole")]
@@ -204,15 +200,17 @@ def one_thread(monkeypatch):
 def test_sweeps_share_the_processes_and_jobs_change_nothing(folders, glue, tmp_path):
     """Each run alone, and all runs of two tasks by two processes: the same scores, and the same weights are kept."""
 
-    def both(name):
-        words = Data(train=(str(glue),), on_error="skip", limit=96)
-        return [
-            small("sst2", folders / "ours", tmp_path / name / "sst2", seeds=(0, 1), data=words, batch=16),
-            small("builtin:similarity", folders / "ours", tmp_path / name / "pairs", data=Data(limit=64), batch=16),
-        ]
+    words = Data(train=(str(glue),), on_error="skip", limit=96)
+    configs = [
+        small("sst2", folders / "ours", seeds=(0, 1), data=words, batch=16),
+        small("builtin:similarity", folders / "ours", data=Data(limit=64), batch=16),
+    ]
 
-    alone = [run(config, progress=False, cpu=True) for config in both("alone")]
-    together = run_all(both("together"), progress=False, cpu=True, jobs=2)
+    def outs(name):
+        return [tmp_path / name / "sst2", tmp_path / name / "pairs"]
+
+    alone = [run(*each, progress=False, cpu=True) for each in zip(configs, outs("alone"), strict=True)]
+    together = run_all(configs, outs("together"), progress=False, cpu=True, jobs=2)
     for one, other in zip(alone, together, strict=True):
         assert [each["history"] for each in one.runs] == [each["history"] for each in other.runs]
         assert one.data == other.data
@@ -225,75 +223,74 @@ def test_sweeps_share_the_processes_and_jobs_change_nothing(folders, glue, tmp_p
         assert all(torch.equal(value, kept[1][key]) for key, value in kept[0].items())
         assert not list((tmp_path / "together" / name).glob("runs/*/model"))
     with pytest.raises(ValueError, match="jobs: expected at least 1, got 0"):
-        run(both("other")[0], jobs=0)
-    with pytest.raises(ValueError, match="configs: expected a folder each, got"):
-        run_all([both("other")[0]] * 2)
+        run(configs[0], tmp_path / "other", jobs=0)
+    with pytest.raises(ValueError, match="outs: expected a folder for each sweep, got"):
+        run_all(configs, [tmp_path / "other"] * 2)
 
 
 def test_a_sweep_has_its_result_before_the_next_one_begins(folders, glue, tmp_path, monkeypatch):
     from headway.bench.tasks.finetune import workers
 
     data = Data(train=(str(glue),), on_error="skip", limit=32)
-    first, second = (
-        small("sst2", folders / "ours", tmp_path / name, data=data, batch=16) for name in ("first", "second")
-    )
+    first = small("sst2", folders / "ours", data=data, batch=16)
+    second = replace(first, task="sst2", grid=Grid(rates=(1e-4,), seeds=(0,)))
     train = workers.finetune_once
 
     def stops_in_the_second(config, *args, **options):
-        if config.folder == second.folder:
+        if config == second.resolved("cpu"):
             raise RuntimeError("stopped here")
         return train(config, *args, **options)
 
     monkeypatch.setattr(workers, "finetune_once", stops_in_the_second)
     with pytest.raises(RuntimeError, match="stopped here"):
-        run_all([first, second], progress=False, cpu=True)
+        run_all([first, second], [tmp_path / "first", tmp_path / "second"], progress=False, cpu=True)
     assert (tmp_path / "first" / "result.json").exists() and not (tmp_path / "second" / "result.json").exists()
 
 
 def test_a_failing_run_stops_the_others_and_leaves_what_is_done(folders, glue, tmp_path):
     data = Data(train=(str(glue),), on_error="skip", limit=64)
-    config = small("sst2", folders / "ours", tmp_path / "out", rates=(1e-3, 1e30), epochs=5, data=data)
+    config = small("sst2", folders / "ours", rates=(1e-3, 1e30), epochs=5, data=data)
     with pytest.raises(RunStopped, match=r"learning rate 1e\+30 and seed 0"):
-        run(config, progress=False, cpu=True, jobs=2)
+        run(config, tmp_path / "out", progress=False, cpu=True, jobs=2)
     assert (tmp_path / "out/runs/rate-0.001-seed-0/result.json").exists()
     assert not (tmp_path / "out/result.json").exists()
 
 
 def test_a_finished_sweep_is_read_and_a_changed_one_refused(folders, glue, tmp_path):
     data = Data(train=(str(glue),), on_error="skip", limit=64)
-    config = small("sst2", folders / "ours", tmp_path / "out", data=data)
-    result = run(config, progress=False)
-    assert run(config, resume=True, progress=False) == result
+    config = small("sst2", folders / "ours", data=data)
+    result = run(config, tmp_path / "out", progress=False)
+    assert run(config, tmp_path / "out", resume=True, progress=False) == result
     with pytest.raises(FileExistsError, match=r"finished run\. Add --resume"):
-        run(config, progress=False)
+        run(config, tmp_path / "out", progress=False)
     with pytest.raises(
         ValueError, match=r"baselines: expected a sweep that is not finished, .*out\. Leave --baselines"
     ):
-        run(config, resume=True, progress=False, baselines=True)
+        run(config, tmp_path / "out", resume=True, progress=False, baselines=True)
     changed = replace(config, protocol=replace(config.protocol, batch=8))
     with pytest.raises(ValueError, match=r"protocol.batch was 32 and is 8"):
-        run(changed, resume=True, progress=False)
+        run(changed, tmp_path / "out", resume=True, progress=False)
 
 
 def test_a_sweep_whose_data_changed_is_refused(folders, glue, tmp_path):
     mine = shutil.copytree(glue, tmp_path / "glue")
     data = Data(train=(str(mine),), on_error="skip", limit=64)
-    config = small("sst2", folders / "ours", tmp_path / "out", data=data)
-    before = run(config, progress=False)
+    config = small("sst2", folders / "ours", data=data)
+    before = run(config, tmp_path / "out", progress=False)
     (tmp_path / "out" / "result.json").unlink()  # as if it had been killed before
     table = mine / "SST-2" / "dev.tsv"
     rows = table.read_text()
     table.write_text(rows[:-2] + str(1 - int(rows[-2])) + "\n")  # the last label is another
     with pytest.raises(ValueError, match=r"resume: expected the data that .*out began with, got others in .*glue"):
-        run(config, resume=True, progress=False)
+        run(config, tmp_path / "out", resume=True, progress=False)
     table.write_text(rows)
-    assert run(config, resume=True, progress=False).score == before.score
+    assert run(config, tmp_path / "out", resume=True, progress=False).score == before.score
 
 
 def test_a_rate_that_breaks_the_weights_is_named(folders, glue, tmp_path):
     data = Data(train=(str(glue),), on_error="skip")
     with pytest.raises(RunStopped, match=r"got NaN or infinity at step \d+ with learning rate 1e\+30 and seed 0"):
-        run(small("sst2", folders / "ours", tmp_path / "out", rates=(1e30,), epochs=5, data=data), progress=False)
+        run(small("sst2", folders / "ours", rates=(1e30,), epochs=5, data=data), tmp_path / "out", progress=False)
 
 
 @pytest.mark.parametrize(
@@ -302,19 +299,19 @@ def test_a_rate_that_breaks_the_weights_is_named(folders, glue, tmp_path):
 def test_a_last_update_that_breaks_the_weights_is_not_scored(folders, glue, tmp_path, task, name):
     """Its loss is of the weights before, and NaN would be a class, and perhaps the right one."""
     data = Data(train=(str(glue),) if task == "sst2" else (), on_error="skip", limit=32)
-    config = small(task, folders / name, tmp_path / "out", rates=(1e30,), data=data, batch=64, warmup=0.0)
+    config = small(task, folders / name, rates=(1e30,), data=data, batch=64, warmup=0.0)
     with pytest.raises(RunStopped, match=r"got NaN or infinity at step 1 with learning rate 1e\+30 and seed 0"):
-        run(config, progress=False, cpu=True)
+        run(config, tmp_path / "out", progress=False, cpu=True)
 
 
 def test_scores_that_are_not_finite_are_not_predicted(folders, glue, tmp_path, monkeypatch):
     data = Data(train=(str(glue),), predict=(str(glue),), on_error="skip", limit=32)
-    config = small("sst2", folders / "ours", tmp_path / "out", data=data)
+    config = small("sst2", folders / "ours", data=data)
     monkeypatch.setattr(
         predictions, "model_scores", lambda loss, encoded, *_, **__: [np.full(2, np.nan)] * len(encoded)
     )
     with pytest.raises(RunStopped, match=r"predict: expected finite scores of sst2 test in en, got NaN or infinity"):
-        run(config, progress=False, cpu=True)
+        run(config, tmp_path / "out", progress=False, cpu=True)
     assert not (tmp_path / "out/predictions").exists()
 
 

@@ -30,7 +30,7 @@ data = shards
 def test_it_learns_more_than_frequencies_and_the_saved_model_fills_masks(tmp_path, data):
     wider = {"num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 128, **WITHOUT_DROPOUT}
     seldom = Rhythm(log=50, evaluate=500, checkpoint=500)
-    result = pretrain(tiny(tmp_path / "run", data, model=wider, steps=500, batch=32, learning_rate=3e-3, rhythm=seldom))
+    result = pretrain(tiny(data, model=wider, steps=500, batch=32, learning_rate=3e-3, rhythm=seldom), tmp_path / "run")
 
     train, held_out = Shards(Path(data) / "shards"), Shards(Path(data) / "shards", "validation")
     counts = np.bincount(np.concatenate([train[row][0] for row in range(len(train))]), minlength=train.vocab_size) + 1.0
@@ -52,22 +52,22 @@ def test_it_learns_more_than_frequencies_and_the_saved_model_fills_masks(tmp_pat
 
 
 def test_the_seed_decides(tmp_path, data):
-    pretrain(tiny(tmp_path / "one", data))
-    pretrain(tiny(tmp_path / "same", data))
-    pretrain(tiny(tmp_path / "other", data, seed=1))
+    pretrain(tiny(data), tmp_path / "one")
+    pretrain(tiny(data), tmp_path / "same")
+    pretrain(tiny(data, seed=1), tmp_path / "other")
     assert_same_run(tmp_path / "one", tmp_path / "same")
     assert log(tmp_path / "one", "loss") != log(tmp_path / "other", "loss")
 
 
 def test_a_batch_in_parts_is_the_batch(tmp_path, data):
-    pretrain(tiny(tmp_path / "whole", data, model=WITHOUT_DROPOUT))
-    pretrain(tiny(tmp_path / "parts", data, model=WITHOUT_DROPOUT, accumulate=4))
+    pretrain(tiny(data, model=WITHOUT_DROPOUT), tmp_path / "whole")
+    pretrain(tiny(data, model=WITHOUT_DROPOUT, accumulate=4), tmp_path / "parts")
     assert_close(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
 
 
 def test_what_is_written_beside_the_model(tmp_path, data):
-    config = tiny(tmp_path / "run", data)
-    result = pretrain(config, tensorboard=True)
+    config = tiny(data)
+    result = pretrain(config, tmp_path / "run", tensorboard=True)
     written = json.loads((tmp_path / "run" / "config.json").read_text())
     assert written["config"]["model"]["encoding"] == "diet-rel"
     assert written["config"]["optimisation"]["bf16"] is False  # resolved for the device
@@ -81,7 +81,7 @@ def test_what_is_written_beside_the_model(tmp_path, data):
 
 
 def test_bf16_is_near(tmp_path, data):
-    exact, rounded = (pretrain(tiny(tmp_path / str(bf16), data, bf16=bf16)) for bf16 in (False, True))
+    exact, rounded = (pretrain(tiny(data, bf16=bf16), tmp_path / str(bf16)) for bf16 in (False, True))
     assert exact.loss != rounded.loss
     assert rounded.evaluation_loss == pytest.approx(exact.evaluation_loss, abs=0.05)
 
@@ -91,7 +91,7 @@ def test_bf16_is_near(tmp_path, data):
 
 def test_a_learning_rate_that_is_far_too_high(tmp_path, data):
     with pytest.raises(RunStopped, match=r"expected finite losses and gradients.*lower learning rate"):
-        pretrain(tiny(tmp_path / "run", data, learning_rate=1e30, warmup=0.0))
+        pretrain(tiny(data, learning_rate=1e30, warmup=0.0), tmp_path / "run")
     assert not (tmp_path / "run" / "result.json").exists()
     assert checkpoint.steps(tmp_path / "run" / "checkpoints") == []
 
@@ -104,24 +104,24 @@ def test_a_learning_rate_that_is_far_too_high(tmp_path, data):
     ],
 )
 def test_data_that_does_not_fit(tmp_path, data, changes, message):
-    config = tiny(tmp_path / "run", data)
+    config = tiny(data)
     with pytest.raises((ValueError, FileNotFoundError), match=message):
-        pretrain(replace(config, text=replace(config.text, **changes)))
+        pretrain(replace(config, text=replace(config.text, **changes)), tmp_path / "run")
 
 
 def test_a_text_with_bad_lines_can_be_tried_again_in_the_same_folder(tmp_path):
     rows = [json.dumps({"body": "\n".join(document)}) for document in open_corpus("builtin:600")]
     (tmp_path / "text.jsonl").write_text("\n".join([*rows, "{oops"]))
     text = Text(corpus=(f"en={tmp_path}/text.jsonl",), text_field="body", vocab_size=150, length=32, validation=0.2)
-    config = replace(tiny(tmp_path / "run", None, steps=2), text=text)
+    config = replace(tiny(None, steps=2), text=text)
     with pytest.raises(ValueError, match=r"text\.jsonl, line 121: expected a JSON object"):
-        pretrain(config)
-    pretrain(replace(config, text=replace(text, skip_bad_lines=True, vocab_size=120)))
+        pretrain(config, tmp_path / "run")
+    pretrain(replace(config, text=replace(text, skip_bad_lines=True, vocab_size=120)), tmp_path / "run")
     shards = Shards(tmp_path / "run" / "data" / "shards")
     assert (shards.vocab_size, list(shards.languages)) == (120, ["en"])
 
     given = replace(text, skip_bad_lines=True, tokenizer=str(tmp_path / "run" / "data" / "tokenizer"), vocab_size=None)
-    pretrain(replace(config, text=given, out=str(tmp_path / "given")))
+    pretrain(replace(config, text=given), tmp_path / "given")
     assert Shards(tmp_path / "given" / "data" / "shards").index["tokenizer"] == shards.index["tokenizer"]
 
 
@@ -139,11 +139,11 @@ def test_what_was_left_out_is_told(tmp_path, capsys):
 
 
 def test_a_tokenizer_to_which_the_text_is_unknown(tmp_path):
-    config = tiny(tmp_path / "run", None, steps=2)
+    config = tiny(None, steps=2)
     text = Text(corpus=("builtin:600",), vocab_size=10, length=32, validation=0.2)
     with pytest.raises(ValueError, match=r"text: expected a tokenizer .* got one to which \d\d% of its tokens"):
-        pretrain(replace(config, text=text))
-    pretrain(replace(config, text=replace(text, vocab_size=120)))
+        pretrain(replace(config, text=text), tmp_path / "run")
+    pretrain(replace(config, text=replace(text, vocab_size=120)), tmp_path / "run")
 
 
 def test_a_vocabulary_that_leaves_numbers_out(tmp_path, data):
@@ -153,7 +153,7 @@ def test_a_vocabulary_that_leaves_numbers_out(tmp_path, data):
     shutil.copytree(Path(data) / "tokenizer", tmp_path / "tokenizer")
     (tmp_path / "tokenizer" / "tokenizer.json").write_text(json.dumps(tokenizer))
     text = Text(corpus=("builtin:600",), tokenizer=str(tmp_path / "tokenizer"), length=32, validation=0.2)
-    pretrain(replace(tiny(tmp_path / "run", None, steps=2), text=text))
+    pretrain(replace(tiny(None, steps=2), text=text), tmp_path / "run")
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "run" / "model")
     assert model.config.vocab_size == 2 * len(vocabulary) - 1
     shards = Shards(tmp_path / "run" / "data" / "shards")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ data, forked = shards, forked_for("headway.bench.tasks.pretrain")
 
 
 def test_a_batch_that_processes_cannot_share(tmp_path, data, forked):
-    started = forked.pair(tiny(tmp_path / "run", data, batch=7))
+    started = forked.pair(tiny(data, batch=7), tmp_path / "run")
     for process, errors in started:
         process.join(60)
         assert process.exitcode == 1
@@ -29,13 +28,13 @@ def test_a_batch_that_processes_cannot_share(tmp_path, data, forked):
 
 @pytest.mark.parametrize("fsdp", [False, True])
 def test_two_processes_are_one_and_resume(tmp_path, data, forked, fsdp):
-    config = tiny(tmp_path / "two", data, model=WITHOUT_DROPOUT, steps=12)
-    pretrain(replace(config, out=str(tmp_path / "one")))
-    started = forked.pair(config, fsdp=fsdp)
+    config = tiny(data, model=WITHOUT_DROPOUT, steps=12)
+    pretrain(config, tmp_path / "one")
+    started = forked.pair(config, tmp_path / "two", fsdp=fsdp)
     until(lambda: checkpoint.steps(tmp_path / "two" / "checkpoints"), started[0][1])
     for process, _ in started:
         process.kill()
-    finished(forked.pair(config, fsdp=fsdp, resume=True))
+    finished(forked.pair(config, tmp_path / "two", fsdp=fsdp, resume=True))
     for name in ("loss", "gradient_norm", "evaluation_loss", "masked_accuracy"):
         one, two = (np.array(log(tmp_path / run, name)) for run in ("one", "two"))
         np.testing.assert_allclose(two, one, rtol=2e-4)
@@ -44,8 +43,8 @@ def test_two_processes_are_one_and_resume(tmp_path, data, forked, fsdp):
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_dead_process_stops_the_others(tmp_path, data, forked, victim):
-    config = tiny(tmp_path / "run", data, steps=100_000, rhythm=Rhythm(log=10, evaluate=100_000, checkpoint=10))
-    started = forked.pair(config)
+    config = tiny(data, steps=100_000, rhythm=Rhythm(log=10, evaluate=100_000, checkpoint=10))
+    started = forked.pair(config, tmp_path / "run")
     until(lambda: checkpoint.steps(tmp_path / "run" / "checkpoints"), started[0][1])
     started[victim][0].kill()
     survivor, errors = started[1 - victim]
@@ -59,7 +58,7 @@ def test_a_dead_process_stops_the_others(tmp_path, data, forked, victim):
 
 @pytest.mark.slow  # three processes import everything; test_two_processes_are_one_and_resume is the quick one
 def test_the_command_under_torchrun_follows_one_process(tmp_path, data):
-    pretrain(tiny(tmp_path / "one", data, model=WITHOUT_DROPOUT))
+    pretrain(tiny(data, model=WITHOUT_DROPOUT), tmp_path / "one")
     sizes = [f"--set={name}={value}" for name, value in {**TINY, **WITHOUT_DROPOUT}.items()]
     asked = (
         *("--model", "tiny", "--encoding", "diet-rel", *sizes, "--data", data, "--length", "32"),

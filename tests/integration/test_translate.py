@@ -42,11 +42,11 @@ def data(tmp_path_factory):
     """Tokenizer and pairs that all tests share, made by a run of one step."""
     folder = tmp_path_factory.mktemp("first") / "run"
     source = ParallelData(source="builtin:600:0:max_depth=1", rules=Rules(max_tokens=48))
-    train(replace(tiny(folder, None, steps=1), data=source))
+    train(replace(tiny(None, steps=1), data=source), folder)
     return str(folder / "data")
 
 
-def tiny(out, data, *, model=None, seed=0, rhythm=None, save="average", **plan):
+def tiny(data, *, model=None, seed=0, rhythm=None, save="average", **plan):
     """A configuration whose run takes a second or two."""
     return TranslateConfig(
         model=ModelChoice(preset="tiny", encoding="diet-rel", changes={**SIZES, **(model or {})}),
@@ -58,12 +58,11 @@ def tiny(out, data, *, model=None, seed=0, rhythm=None, save="average", **plan):
         save=save,
         average=2,
         seed=seed,
-        out=str(out),
     )
 
 
-def train(config, **options):
-    return run(config, progress=False, cpu=True, **options)
+def train(config, out, **options):
+    return run(config, out, progress=False, cpu=True, **options)
 
 
 def assert_same(one, other):
@@ -74,8 +73,8 @@ def assert_same(one, other):
 
 
 def test_the_loss_falls_and_what_is_written(tmp_path, data):
-    config = tiny(tmp_path / "run", data, steps=60, model=STILL, rhythm=Rhythm(log=10, evaluate=30, checkpoint=10))
-    result = train(replace(config, data=replace(config.data, translated=5)), tensorboard=True)
+    config = tiny(data, steps=60, model=STILL, rhythm=Rhythm(log=10, evaluate=30, checkpoint=10))
+    result = train(replace(config, data=replace(config.data, translated=5)), tmp_path / "run", tensorboard=True)
     losses = [loss for _, loss in log(tmp_path / "run", "loss")]
     assert losses[-1] < losses[0] - 1
     assert result.evaluation_loss == log(tmp_path / "run", "evaluation_loss")[-1][1]
@@ -96,7 +95,7 @@ def test_the_loss_falls_and_what_is_written(tmp_path, data):
 
 
 def test_the_saved_model_is_the_mean_of_the_last_checkpoints(tmp_path, data):
-    train(tiny(tmp_path / "run", data))
+    train(tiny(data), tmp_path / "run")
     kept = sorted((tmp_path / "run" / "weights").iterdir())
     assert [path.name for path in kept] == ["step-00000009.safetensors", "step-00000012.safetensors"]
     one, other = map(load_file, kept)
@@ -109,7 +108,7 @@ def test_the_saved_model_is_the_mean_of_the_last_checkpoints(tmp_path, data):
 def test_the_best_checkpoint_is_saved(tmp_path, data):
     every = Rhythm(log=3, evaluate=3, checkpoint=3, keep=9)
     rising = {"learning_rate": 3.0, "warmup": 8}  # good at first, then far too high
-    result = train(tiny(tmp_path / "run", data, rhythm=every, save="best", **rising))
+    result = train(tiny(data, rhythm=every, save="best", **rising), tmp_path / "run")
     losses = dict(log(tmp_path / "run", "evaluation_loss"))
     best = min(losses, key=losses.get)
     assert best < STEPS, losses
@@ -125,18 +124,18 @@ def test_the_best_checkpoint_is_saved(tmp_path, data):
 
 @pytest.mark.parametrize(("save", "kills"), [("average", (0, 1, 2)), ("best", (1,))])
 def test_killed_anywhere_it_ends_with_the_same_bits(tmp_path, data, forked, save, kills):
-    config = tiny(tmp_path / "killed", data, rhythm=Rhythm(log=3, evaluate=2, checkpoint=2), save=save)
-    train(replace(config, out=str(tmp_path / "whole")))
+    config = tiny(data, rhythm=Rhythm(log=3, evaluate=2, checkpoint=2), save=save)
+    train(config, tmp_path / "whole")
     draw = random.Random()
     for checkpoints in kills:  # how many more there must be, before a moment at random
-        process, errors = forked(config, resume=True)
-        wanted = saved_step(config) + 2 * checkpoints
-        until(lambda p=process, w=wanted: p.exitcode is not None or saved_step(config) >= w, errors)
+        process, errors = forked(config, tmp_path / "killed", resume=True)
+        wanted = saved_step(tmp_path / "killed") + 2 * checkpoints
+        until(lambda p=process, w=wanted: p.exitcode is not None or saved_step(tmp_path / "killed") >= w, errors)
         time.sleep(draw.uniform(0.0, 0.1))
         process.kill()
         process.join()
         assert process.exitcode in (-signal.SIGKILL, 0), errors.read_text()[-2000:]
-    finished([forked(config, resume=True)])
+    finished([forked(config, tmp_path / "killed", resume=True)])
     assert_same(tmp_path / "whole", tmp_path / "killed")
     assert not list((tmp_path / "killed").rglob("*.tmp"))
 
@@ -144,8 +143,8 @@ def test_killed_anywhere_it_ends_with_the_same_bits(tmp_path, data, forked, save
 @pytest.mark.slow
 @pytest.mark.parametrize("calls", [1, 4])
 def test_interrupted_between_weights_and_checkpoint(tmp_path, data, monkeypatch, calls):
-    train(tiny(tmp_path / "whole", data, save="best", rhythm=Rhythm(log=3, evaluate=3, checkpoint=3)))
-    config = tiny(tmp_path / "run", data, save="best", rhythm=Rhythm(log=3, evaluate=3, checkpoint=3))
+    train(tiny(data, save="best", rhythm=Rhythm(log=3, evaluate=3, checkpoint=3)), tmp_path / "whole")
+    config = tiny(data, save="best", rhythm=Rhythm(log=3, evaluate=3, checkpoint=3))
     real, left = checkpoint.save_file, iter(range(calls))
 
     def dying(*arguments):
@@ -156,42 +155,42 @@ def test_interrupted_between_weights_and_checkpoint(tmp_path, data, monkeypatch,
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint, "save_file", dying)
         with pytest.raises(KeyboardInterrupt):
-            train(config)
-    train(config, resume=True)
+            train(config, tmp_path / "run")
+    train(config, tmp_path / "run", resume=True)
     assert_same(tmp_path / "whole", tmp_path / "run")
 
 
 def test_resuming_with_another_configuration_and_a_finished_run(tmp_path, data):
-    result = train(tiny(tmp_path / "run", data))
-    assert train(tiny(tmp_path / "run", data), resume=True) == result
+    result = train(tiny(data), tmp_path / "run")
+    assert train(tiny(data), tmp_path / "run", resume=True) == result
     with pytest.raises(ValueError, match=r"learning_rate was 0\.003 and is 0\.1; seed was 0 and is 1"):
-        train(tiny(tmp_path / "run", data, seed=1, learning_rate=0.1), resume=True)
+        train(tiny(data, seed=1, learning_rate=0.1), tmp_path / "run", resume=True)
     with pytest.raises(FileExistsError, match=r"finished run\. Add --resume"):
-        train(tiny(tmp_path / "run", data))
+        train(tiny(data), tmp_path / "run")
 
 
 def test_resuming_with_data_that_changed(tmp_path, data):
-    config = tiny(tmp_path / "run", str(shutil.copytree(data, tmp_path / "data")), steps=2)
-    train(config)
+    config = tiny(str(shutil.copytree(data, tmp_path / "data")), steps=2)
+    train(config, tmp_path / "run")
     (tmp_path / "run" / "result.json").unlink()  # as if it had been killed before
     index = tmp_path / "data" / "train" / "index.json"
     index.write_text(json.dumps({**json.loads(index.read_text()), "made_of": "another text"}))
     with pytest.raises(ValueError, match=r"resume: expected the data that .*run began with, got others in .*data"):
-        train(config, resume=True)
+        train(config, tmp_path / "run", resume=True)
 
 
 def test_a_learning_rate_that_is_far_too_high_stops_the_run(tmp_path, data):
     with pytest.raises(RunStopped, match=r"expected finite losses and gradients.*lower learning rate"):
-        train(tiny(tmp_path / "run", data, learning_rate=1e30, warmup=1))
+        train(tiny(data, learning_rate=1e30, warmup=1), tmp_path / "run")
     assert checkpoint.steps(tmp_path / "run" / "checkpoints") == []
 
 
 def test_a_last_update_that_breaks_the_weights_stops_the_run(tmp_path, data):
     """Whose search for translations finds NaN."""
-    config = tiny(tmp_path / "run", data, steps=1, learning_rate=1e30, warmup=1)
+    config = tiny(data, steps=1, learning_rate=1e30, warmup=1)
     config = replace(config, data=replace(config.data, translated=4))
     with pytest.raises(RunStopped, match=r"evaluation: after step 1, scores: expected numbers, got NaN.*no checkpoint"):
-        train(config)
+        train(config, tmp_path / "run")
 
 
 # Many processes.
@@ -200,8 +199,8 @@ def test_a_last_update_that_breaks_the_weights_stops_the_run(tmp_path, data):
 def test_two_processes_follow_the_curve_of_one(tmp_path, data, forked):
     """Five batches a step, which two processes cannot share evenly."""
     changes = {"model": STILL, "step_tokens": 1000, "epsilon": ABOVE_NOISE}
-    train(tiny(tmp_path / "one", data, **changes))
-    finished(forked.pair(tiny(tmp_path / "two", data, **changes)))
+    train(tiny(data, **changes), tmp_path / "one")
+    finished(forked.pair(tiny(data, **changes), tmp_path / "two"))
     for (step, *one), (same, *two) in zip(
         log(tmp_path / "one", "loss", "gradient_norm"), log(tmp_path / "two", "loss", "gradient_norm"), strict=True
     ):
@@ -215,10 +214,10 @@ def test_two_processes_follow_the_curve_of_one(tmp_path, data, forked):
 
 
 def test_shared_parameters_follow_the_curve_of_one(tmp_path, data, forked):
-    train(tiny(tmp_path / "one", data, model=STILL, epsilon=ABOVE_NOISE))
-    finished(forked.pair(tiny(tmp_path / "two", data, model=STILL, epsilon=ABOVE_NOISE), fsdp=True))
+    train(tiny(data, model=STILL, epsilon=ABOVE_NOISE), tmp_path / "one")
+    finished(forked.pair(tiny(data, model=STILL, epsilon=ABOVE_NOISE), tmp_path / "two", fsdp=True))
     for name, value in weights(tmp_path / "one").items():
         torch.testing.assert_close(weights(tmp_path / "two")[name], value, atol=2e-4, rtol=1e-3)
-    config = tiny(tmp_path / "three", data)
+    config = tiny(data)
     with pytest.raises(NotImplementedError, match="translated: expected 0 with fsdp"):
-        train(replace(config, data=replace(config.data, translated=5)), fsdp=True)
+        train(replace(config, data=replace(config.data, translated=5)), tmp_path / "three", fsdp=True)

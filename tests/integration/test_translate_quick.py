@@ -15,8 +15,8 @@ from headway.bench.tasks.translate.recipes import quick
 @pytest.mark.parametrize(("encoding", "solves"), [("diet-rel", True), ("none", False)])
 def test_the_quick_recipe_translates_exactly_unless_it_sees_no_order(tmp_path, encoding, solves):
     config = quick()
-    config = replace(config, model=replace(config.model, encoding=encoding), out=str(tmp_path / "run"))
-    run(config)
+    config = replace(config, model=replace(config.model, encoding=encoding))
+    run(config, tmp_path / "run")
     test = list(open_parallel(config.data.source, split="test"))
     translator = Translator.load(tmp_path / "run" / "model", device="cpu")
     found = [best[0].text for best in translator.translate([pair.source for pair in test])]

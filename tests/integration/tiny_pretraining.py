@@ -17,19 +17,18 @@ def plan(**changes):
     return Optimisation(**{"steps": STEPS, "batch": 8, "learning_rate": 1e-2, "warmup": 0.1, **changes})
 
 
-def tiny(out, data, *, model=None, seed=0, rhythm=None, **changes):
+def tiny(data, *, model=None, seed=0, rhythm=None, **changes):
     return PretrainConfig(
         model=ModelChoice(preset="tiny", encoding="diet-rel", changes={**TINY, **(model or {})}),
         text=Text(data=data, length=32, evaluation_rows=48),
         optimisation=plan(**changes),
         rhythm=rhythm or Rhythm(log=4, evaluate=8, checkpoint=4),
         seed=seed,
-        out=str(out),
     )
 
 
-def pretrain(config, **options):
-    return run(config, progress=False, cpu=True, **options)
+def pretrain(config, out, **options):
+    return run(config, out, progress=False, cpu=True, **options)
 
 
 @pytest.fixture(scope="module")
@@ -37,5 +36,5 @@ def shards(tmp_path_factory):
     """Tokenizer and shards that the tests of a file share, made by a run of one step."""
     folder = tmp_path_factory.mktemp("first")
     text = Text(corpus=("builtin:2000",), length=32, validation=0.1, evaluation_rows=48)
-    pretrain(replace(tiny(folder / "run", "none"), text=text, optimisation=plan(steps=1)))
+    pretrain(replace(tiny("none"), text=text, optimisation=plan(steps=1)), folder / "run")
     return str(folder / "run" / "data")

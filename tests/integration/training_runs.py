@@ -22,7 +22,7 @@ os.dup2(os.open(ERRORS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
 import torch
 torch.set_num_threads(1)
 from MODULE import run
-run(CONFIG, progress=False, cpu=True, **OPTIONS)
+run(CONFIG, OUT, progress=False, cpu=True, **OPTIONS)
 """
 
 
@@ -43,8 +43,8 @@ def log(folder, *names):
     return [tuple(line[name] for name in ("step", *names)) for line in lines if names[0] in line]
 
 
-def saved_step(config):
-    kept = checkpoint.steps(Path(config.out) / "checkpoints")
+def saved_step(folder):
+    kept = checkpoint.steps(Path(folder) / "checkpoints")
     return int(kept[-1].name.removeprefix("step-")) if kept else 0
 
 
@@ -78,23 +78,29 @@ class Forked:
         self.context.set_forkserver_preload([module])
         self.started = []
 
-    def __call__(self, config, environment=None, **options):
+    def __call__(self, config, out, environment=None, **options):
         """A process that runs it, and the file with its standard error."""
         errors = self.script.with_name(f"errors-{time.monotonic_ns()}")
-        given = {"CONFIG": config, "ENVIRONMENT": environment or {}, "ERRORS": str(errors), "OPTIONS": options}
+        given = {
+            "CONFIG": config,
+            "OUT": str(out),
+            "ENVIRONMENT": environment or {},
+            "ERRORS": str(errors),
+            "OPTIONS": options,
+        }
         process = self.context.Process(target=runpy.run_path, args=(str(self.script), given), daemon=True)
         process.start()
         self.started.append(process)
         return process, errors
 
-    def pair(self, config, **options):
+    def pair(self, config, out, **options):
         """The run in two connected processes."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
         shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         ranks = ({**shared, "RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1"} for rank in ("0", "1"))
-        return [self(config, environment, **options) for environment in ranks]
+        return [self(config, out, environment, **options) for environment in ranks]
 
     def kill(self):
         for process in self.started:

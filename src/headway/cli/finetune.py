@@ -124,7 +124,6 @@ def finetune(
                     bf16=bf16,
                 ),
                 spans=given(config.spans, overlap=overlap),
-                out=out if out is None or len(tasks) == 1 else f"{out}/{task.replace(':', '-')}",
             )
 
         if len(set(tasks)) < len(tasks):
@@ -133,10 +132,11 @@ def finetune(
         sets = [config.task_set for config in configs]
         _check_used("overlap", overlap, "questions", any(each.kind == "spans" for each in sets), tasks)
         _check_used("segments", segments, "pairs", any(each.pair for each in sets), tasks)
-        for config in configs:
-            tell_of_new(config.folder, resume=resume)
+        outs = [out if out is None or len(tasks) == 1 else f"{out}/{task.replace(':', '-')}" for task in tasks]
+        for config, folder in zip(configs, outs, strict=True):
+            tell_of_new(folder or config.default_folder, resume=resume)
         results = run_all(
-            configs, resume=resume, progress=not quiet, jobs=jobs, baselines=baselines, cpu=cpu, graphs=graphs
+            configs, outs, resume=resume, progress=not quiet, jobs=jobs, baselines=baselines, cpu=cpu, graphs=graphs
         )
         for result in results:
             if len(results) > 1:

@@ -133,11 +133,10 @@ def pretrain(
             ),
             rhythm=given(config.rhythm, log=log_every, evaluate=evaluate_every, checkpoint=checkpoint_every, keep=keep),
             seed=config.seed if seed is None else seed,
-            out=out,
         )
-        tell_of_new(config.folder, resume=resume)
+        tell_of_new(out or config.default_folder, resume=resume)
         result = run(
-            config, resume=resume, progress=not quiet, tensorboard=tensorboard, fsdp=fsdp, cpu=cpu, graphs=graphs
+            config, out, resume=resume, progress=not quiet, tensorboard=tensorboard, fsdp=fsdp, cpu=cpu, graphs=graphs
         )
         tell(result)
 

@@ -165,16 +165,15 @@ def train(
             save=save or config.save,
             average=config.average if average is None else average,
             seed=config.seed if seed is None else seed,
-            out=out,
         )
         if held_out is not None and config.data.source.split(":")[0] in ("builtin", "hub"):
             raise ValueError(
                 f"held_out: expected none beside {config.data.source}, which has a dev split of its own, got "
                 f"{held_out}. Leave --held-out out, or give a file as --source."
             )
-        tell_of_new(config.folder, resume=resume)
+        tell_of_new(out or config.default_folder, resume=resume)
         result = run(
-            config, resume=resume, progress=not quiet, tensorboard=tensorboard, fsdp=fsdp, cpu=cpu, graphs=graphs
+            config, out, resume=resume, progress=not quiet, tensorboard=tensorboard, fsdp=fsdp, cpu=cpu, graphs=graphs
         )
         tell(result)
 

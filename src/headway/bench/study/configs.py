@@ -14,9 +14,8 @@ T = TypeVar("T")
 
 
 def plain(config: Any) -> dict[str, Any]:
-    """A configuration as JSON has it, without `out`, which says only where results go."""
+    """Return a configuration as the plain values that JSON has."""
     value: dict[str, Any] = json.loads(json.dumps(settings(config)))
-    value.pop("out", None)
     return value
 
 

@@ -46,8 +46,8 @@ def pretrain(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
 
     asked = restored(PretrainConfig, config)
     data = str(inputs["text"] / "data")
-    asked = replace(asked, text=replace(asked.text, data=data), out=str(folder / "run"))
-    result = asdict(run(asked, resume=True))
+    asked = replace(asked, text=replace(asked.text, data=data))
+    result = asdict(run(asked, folder / "run", resume=True))
     kept = RunFolder(folder / "run")
     result["curves"] = {name: _curve(kept.log_file, name) for name in ("loss", "evaluation_loss")}
     result["environment"] = read_json(kept.config_file)["environment"]
@@ -83,8 +83,7 @@ def finetune(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     asked = restored(FinetuneConfig, config)
     sources = fingerprints(asked)
     start = replace(asked.start, model=str(inputs["pretrain"] / "run" / "model"))
-    asked = replace(asked, start=start, out=str(folder / "run"))
-    result = asdict(run(asked, resume=True))
+    result = asdict(run(replace(asked, start=start), folder / "run", resume=True))
     return {**result, "sources": sources, "environment": read_json(folder / "run" / "config.json")["environment"]}
 
 
@@ -123,7 +122,7 @@ def translate(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
 
     asked = restored(TranslateConfig, config)
     data = replace(asked.data, data=str(inputs["pairs"] / "data"))
-    result = asdict(run(replace(asked, data=data, out=str(folder / "run")), resume=True))
+    result = asdict(run(replace(asked, data=data), folder / "run", resume=True))
     return {**result, "environment": read_json(folder / "run" / "config.json")["environment"]}
 
 

@@ -10,6 +10,7 @@ from headway.bench.data.transfer.task_data import TASK_SETS
 from headway.bench.study.configs import plain, restored
 from headway.bench.tasks.finetune.config import Data, Grid, Protocol, Spans, Start
 from headway.bench.tasks.finetune.recipes import full, quick, recipe
+from headway.storage import settings
 
 
 def config(task="rte", **data):
@@ -55,9 +56,9 @@ def test_a_rate_for_positions_is_described_only_where_there_is_one():
     """Sweeps and jobs from before there was one keep their names."""
     asked = config()
     faster = replace(asked, protocol=replace(asked.protocol, position_rate=10.0))
-    assert "position_rate" not in asked.described()["protocol"]
-    assert faster.described()["protocol"]["position_rate"] == 10.0
-    assert asked.folder != faster.folder
+    assert "position_rate" not in settings(asked)["protocol"]
+    assert settings(faster)["protocol"]["position_rate"] == 10.0
+    assert asked.default_folder != faster.default_folder
     assert restored(type(asked), plain(asked)) == asked
     assert restored(type(asked), plain(faster)) == faster
 
@@ -124,10 +125,8 @@ def test_nonsense_is_named(make, message):
 
 def test_the_folder_tells_task_model_and_configuration():
     asked = config()
-    assert asked.folder.startswith("runs/finetune-rte-m-")
-    assert replace(asked, grid=Grid(rates=(1e-5,), seeds=(0,))).folder != asked.folder
-    assert replace(asked, out="elsewhere").folder == "elsewhere"
-    assert replace(asked, out="elsewhere").described() == asked.described()
+    assert asked.default_folder.startswith("runs/finetune-rte-m-")
+    assert replace(asked, grid=Grid(rates=(1e-5,), seeds=(0,))).default_folder != asked.default_folder
 
 
 def test_half_precision_follows_the_device_unless_asked():

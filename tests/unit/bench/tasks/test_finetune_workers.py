@@ -10,7 +10,7 @@ import pytest
 from headway.bench.tasks.finetune import Data, FinetuneConfig, Grid, Protocol, Start, workers
 from headway.bench.tasks.finetune.trial import RunResult
 from headway.bench.tasks.finetune.workers import Sweep
-from headway.bench.tasks.training.runs import RunStopped
+from headway.bench.tasks.training.runs import RunFolder, RunStopped
 from headway.storage import write_json
 
 
@@ -22,13 +22,12 @@ def sweep(tmp_path):
         data=Data(train=("glue",)),
         grid=Grid(rates=(1e-5, 2e-5), seeds=(0, 1)),
         protocol=Protocol(epochs=1, length=64),
-        out=str(tmp_path),
     )
-    return Sweep(config=config, tokenizer=None, data=None)
+    return Sweep(config=config, folder=RunFolder(tmp_path), tokenizer=None, data=None)
 
 
 def finish(sweep, rate, seed, score):
-    folder = sweep.folder(rate, seed)
+    folder = sweep.run_folder(rate, seed)
     folder.model.mkdir(parents=True)
     result = RunResult(
         rate=rate, seed=seed, score=score, metrics={}, step=1, steps=1, history=[], parameters=1, seconds=1.0
@@ -37,7 +36,7 @@ def finish(sweep, rate, seed, score):
 
 
 def models(sweep):
-    return [pair for pair in sweep.config.grid.runs if sweep.folder(*pair).model.exists()]
+    return [pair for pair in sweep.config.grid.runs if sweep.run_folder(*pair).model.exists()]
 
 
 def test_the_first_run_leads(sweep):
@@ -57,7 +56,7 @@ def test_a_higher_score_leads_and_of_equal_ones_the_first_of_the_grid(sweep):
 def test_of_finished_runs_only_the_leader_keeps_its_model(sweep):
     finish(sweep, 1e-5, 0, 0.6)
     finish(sweep, 2e-5, 0, 0.9)
-    sweep.folder(2e-5, 1).model.mkdir(parents=True)  # of a run that is just saving it
+    sweep.run_folder(2e-5, 1).model.mkdir(parents=True)  # of a run that is just saving it
     sweep.drop_models()
     assert models(sweep) == [(2e-5, 0), (2e-5, 1)]
     finish(sweep, 1e-5, 1, 0.95)
@@ -72,7 +71,7 @@ def test_a_run_that_ends_while_models_are_dropped_keeps_its_own(sweep, monkeypat
 
     def and_then_another_ends(self):
         done = read(self)
-        if not self.folder(2e-5, 0).model.exists():
+        if not self.run_folder(2e-5, 0).model.exists():
             finish(self, 2e-5, 0, 0.9)
         return done
 

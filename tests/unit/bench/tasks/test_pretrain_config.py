@@ -11,6 +11,7 @@ from headway.bench.tasks import translate
 from headway.bench.tasks.pretrain.config import ModelChoice, PretrainConfig, Text
 from headway.bench.tasks.pretrain.recipes import RECIPES, paper, paper_multilingual, quick, recipe
 from headway.bench.tasks.training.plan import Optimisation, Rhythm
+from headway.storage import settings
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_the_paper_recipe_is_table_7_of_chen_et_al():
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_is_whole_and_can_be_written(name):
     config = recipe(name).resolved("cpu")
-    assert json.loads(json.dumps(config.described()))["optimisation"]["bf16"] is False
+    assert json.loads(json.dumps(settings(config)))["optimisation"]["bf16"] is False
 
 
 def test_an_unknown_recipe_is_answered_with_all_names():
@@ -87,13 +88,12 @@ def test_the_device_decides_what_is_left_open():
 
 def test_a_folder_is_named_by_what_changes_the_result():
     config = quick().resolved("cpu")
-    assert config.folder.startswith("runs/pretrain-tiny-diet-rel-")
-    assert replace(config, seed=1).folder != config.folder
-    assert replace(config, model=ModelChoice(options={"init_std": 0.1})).folder != config.folder
-    assert replace(config, rhythm=Rhythm(log=1), optimisation=replace(config.optimisation, accumulate=2)).folder == (
-        config.folder
-    )
-    assert replace(config, out="here").folder == "here"
+    assert config.default_folder.startswith("runs/pretrain-tiny-diet-rel-")
+    assert replace(config, seed=1).default_folder != config.default_folder
+    assert replace(config, model=ModelChoice(options={"init_std": 0.1})).default_folder != config.default_folder
+    assert replace(
+        config, rhythm=Rhythm(log=1), optimisation=replace(config.optimisation, accumulate=2)
+    ).default_folder == (config.default_folder)
 
 
 def test_the_model_has_room_for_the_text():

@@ -12,6 +12,7 @@ from headway.bench.tasks.training.plan import Rhythm
 from headway.bench.tasks.translate.config import ModelChoice, Optimisation, ParallelData, TranslateConfig
 from headway.bench.tasks.translate.data import texts
 from headway.bench.tasks.translate.recipes import RECIPES, diet_base, quick, recipe, shaw_base, shaw_big
+from headway.storage import settings
 
 
 @pytest.mark.parametrize(
@@ -80,12 +81,12 @@ def test_the_recipe_of_chen_et_al():
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_can_be_written_down_and_named(name):
     config = recipe(name)
-    json.dumps(config.described(), allow_nan=False)
-    folder = config.folder
+    json.dumps(settings(config), allow_nan=False)
+    folder = config.default_folder
     assert folder.startswith(f"runs/translate-{config.model.preset}-{config.model.encoding}-")
-    assert replace(config, rhythm=replace(config.rhythm, log=7)).folder == folder
-    assert replace(config, seed=5).folder != folder
-    assert replace(config, rhythm=replace(config.rhythm, checkpoint=2, evaluate=2)).folder != folder
+    assert replace(config, rhythm=replace(config.rhythm, log=7)).default_folder == folder
+    assert replace(config, seed=5).default_folder != folder
+    assert replace(config, rhythm=replace(config.rhythm, checkpoint=2, evaluate=2)).default_folder != folder
 
 
 def test_the_model_has_room_for_the_longest_pair():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from headway.bench.data.transfer.task_data import TASK_SETS, Reference, task_set
 from headway.bench.data.transfer.task_sets import TaskSet
@@ -153,7 +152,7 @@ class Spans:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinetuneConfig:
-    """A whole sweep. Equal configurations give equal results; `out` is only where they go."""
+    """All settings of a sweep. Equal configurations give equal results."""
 
     task: str
     start: Start
@@ -161,7 +160,6 @@ class FinetuneConfig:
     grid: Grid
     protocol: Protocol
     spans: Spans = field(default_factory=Spans)
-    out: str | None = None
 
     def __post_init__(self) -> None:
         given = {
@@ -246,18 +244,11 @@ class FinetuneConfig:
         bf16 = device == "cuda" if self.protocol.bf16 is None else self.protocol.bf16
         return replace(self, protocol=replace(self.protocol, bf16=bf16))
 
-    def described(self) -> dict[str, Any]:
-        """As plain values, without `out`."""
-        description = settings(self)
-        del description["out"]
-        return description
-
     @property
-    def folder(self) -> str:
-        if self.out is not None:
-            return self.out
+    def default_folder(self) -> str:
+        """The sweep's folder unless another is named; its name has a hash of all settings."""
         task = self.task.replace(":", "-")
-        return f"runs/finetune-{task}-{Path(self.start.model).name}-{config_hash(self.described())}"
+        return f"runs/finetune-{task}-{Path(self.start.model).name}-{config_hash(settings(self))}"
 
 
 def _trained_on(task: TaskSet) -> str:

@@ -17,7 +17,7 @@ from headway.bench.tasks.finetune.predictions import write_predictions
 from headway.bench.tasks.finetune.summary import summarise
 from headway.bench.tasks.finetune.workers import Sweep, train_all
 from headway.bench.tasks.training.runs import RunFolder
-from headway.storage import config_hash, read_json, write_json
+from headway.storage import config_hash, read_json, settings, write_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +49,7 @@ class Result:
 
 def run(
     config: FinetuneConfig,
+    out: str | Path | None = None,
     *,
     resume: bool = False,
     progress: bool = True,
@@ -60,7 +61,8 @@ def run(
     """Do all runs of the grid.
 
     Args:
-        resume: go on with the sweep in the configuration's folder, or return its result if it is finished.
+        out: the sweep's folder; unless given, `config.default_folder`.
+        resume: continue the sweep in that folder, or return its result if it is finished.
         progress: say when a run is finished, and show a bar on a terminal.
         jobs: processes that share the runs, and the device or the GPUs, which one small model leaves idle. A script
             that asks for several must guard its main part (`if __name__ == "__main__"`), as all that starts processes.
@@ -69,13 +71,15 @@ def run(
         cpu: leave a GPU alone.
         graphs: on a GPU, replay the steps of our encoders as CUDA graphs.
     """
-    return run_all([config], resume=resume, progress=progress, jobs=jobs, baselines=baselines, cpu=cpu, graphs=graphs)[
-        0
-    ]
+    (result,) = run_all(
+        [config], [out], resume=resume, progress=progress, jobs=jobs, baselines=baselines, cpu=cpu, graphs=graphs
+    )
+    return result
 
 
 def run_all(
     configs: Sequence[FinetuneConfig],
+    outs: Sequence[str | Path | None],
     *,
     resume: bool = False,
     progress: bool = True,
@@ -84,9 +88,9 @@ def run_all(
     cpu: bool = False,
     graphs: bool = True,
 ) -> list[Result]:
-    """Do several sweeps; their runs share the processes. All data are read before anything is trained.
+    """Do several sweeps, each in its folder of `outs`. Their runs share the processes.
 
-    The arguments are those of `run`.
+    All data are read before anything is trained. The other arguments are those of `run`.
     """
     if jobs < 1:
         raise ValueError(f"jobs: expected at least 1, got {jobs}.")
@@ -97,19 +101,21 @@ def run_all(
         )
     device = "cpu" if cpu or not torch.cuda.is_available() else "cuda"
     configs = [config.resolved(device) for config in configs]
-    folders = [RunFolder(Path(config.folder)) for config in configs]
+    folders = [RunFolder(Path(out or config.default_folder)) for config, out in zip(configs, outs, strict=True)]
     if len({folder.path for folder in folders}) < len(folders):
-        raise ValueError(f"configs: expected a folder each, got {', '.join(str(each.path) for each in folders)}.")
+        raise ValueError(
+            f"outs: expected a folder for each sweep, got {', '.join(str(each.path) for each in folders)}."
+        )
     with ExitStack() as held:
         for config, folder in zip(configs, folders, strict=True):
             held.enter_context(folder.held())
-            folder.open(config.described(), resume=resume)
+            folder.open(settings(config), resume=resume)
         if baselines:
             _check_unfinished(configs, folders)
         sweeps = [_read(config, folder) for config, folder in zip(configs, folders, strict=True) if not folder.finished]
 
         def finish(sweep: Sweep) -> None:
-            if not RunFolder(Path(sweep.config.folder)).finished:
+            if not sweep.folder.finished:
                 _finish(sweep, baselines=baselines, cpu=cpu)
 
         train_all(sweeps, jobs=jobs, cpu=cpu, graphs=graphs, progress=progress, done=finish)
@@ -135,7 +141,7 @@ def _is_counted(config: FinetuneConfig) -> bool:
 
 def _read(config: FinetuneConfig, folder: RunFolder) -> Sweep:
     tokenizer = load_tokenizer(config.start)
-    sweep = Sweep(config=config, tokenizer=tokenizer, data=material(config, tokenizer))
+    sweep = Sweep(config=config, folder=folder, tokenizer=tokenizer, data=material(config, tokenizer))
     data = config.data
     named = ", ".join((*data.train, *data.dev, *data.transfer, *data.predict)) or config.task
     folder.trains_on(config_hash({"files": fingerprints(config)}), named)
@@ -144,10 +150,10 @@ def _read(config: FinetuneConfig, folder: RunFolder) -> Sweep:
 
 def _finish(sweep: Sweep, *, baselines: bool, cpu: bool) -> None:
     """Summarise the runs, keep the model of the best, predict; what came out goes to the sweep's result.json."""
-    config, folder = sweep.config, RunFolder(Path(sweep.config.folder))
+    config, folder = sweep.config, sweep.folder
     runs = list(sweep.finished().values())
     rates = summarise(runs)
-    _keep_best(sweep, folder)
+    _keep_best(sweep)
     predictions = write_predictions(config, folder, cpu=cpu) if config.data.predict else []
     simple = {}
     if baselines:
@@ -171,8 +177,8 @@ def _finish(sweep: Sweep, *, baselines: bool, cpu: bool) -> None:
     write_json(folder.result_file, asdict(result))
 
 
-def _keep_best(sweep: Sweep, folder: RunFolder) -> None:
+def _keep_best(sweep: Sweep) -> None:
     """Move the model of the run with the highest score to the sweep's model/."""
-    model = sweep.folder(*sweep.leader()).model
-    if not folder.model.exists():  # else an attempt moved it that was killed before it wrote the result
-        model.rename(folder.model)
+    model = sweep.run_folder(*sweep.leader()).model
+    if not sweep.folder.model.exists():  # else an attempt moved it that was killed before it wrote the result
+        model.rename(sweep.folder.model)

@@ -34,7 +34,7 @@ from headway.bench.tasks.training.meter import Meter
 from headway.bench.tasks.training.processes import Processes
 from headway.bench.tasks.training.runs import RunFolder, RunStopped
 from headway.bench.tasks.training.schedule import linear
-from headway.storage import atomic_path, read_json, write_json
+from headway.storage import atomic_path, read_json, settings, write_json
 
 EVALUATE_AT_MOST = 3500  # steps between evaluations; Chen et al. (2021b), Table 7, "checkpoint interval"
 EVALUATION_TOKENS = 1 << 15  # of a batch
@@ -85,7 +85,7 @@ def finetune_once(
         bench_of: what trains a model; see `Bench`.
         leads: whether a score is the best so far; the best model then goes to the folder's model/.
     """
-    described = {**config.described(), "grid": {"rate": rate, "seed": seed}}
+    described = {**settings(config), "grid": {"rate": rate, "seed": seed}}
     folder.open(described, resume=True)
     if not folder.finished:
         bench = bench_of(load_model(config, tokenizer, seed))

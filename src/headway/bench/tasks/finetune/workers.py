@@ -16,7 +16,6 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,18 +35,19 @@ Pair = tuple[float, int]  # learning rate and seed
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """A configuration with its data, read and tokenised once for all runs."""
+    """A configuration, its folder, and its data, which are read and tokenised once for all runs."""
 
     config: FinetuneConfig
+    folder: RunFolder
     tokenizer: Any
     data: Material
 
-    def folder(self, rate: float, seed: int) -> RunFolder:
-        return RunFolder(RunFolder(Path(self.config.folder)).runs / f"rate-{rate:g}-seed-{seed}")
+    def run_folder(self, rate: float, seed: int) -> RunFolder:
+        return RunFolder(self.folder.runs / f"rate-{rate:g}-seed-{seed}")
 
     def finished(self) -> dict[Pair, RunResult]:
         """Results of the runs that are done, in the order of the grid."""
-        folders = {pair: self.folder(*pair) for pair in self.config.grid.runs}
+        folders = {pair: self.run_folder(*pair) for pair in self.config.grid.runs}
         return {pair: RunResult(**read_json(each.result_file)) for pair, each in folders.items() if each.finished}
 
     def leader(self) -> Pair:
@@ -65,7 +65,7 @@ class Sweep:
         done = self.finished()  # read once: a run that ends meanwhile may lead
         leader = _leader(done)
         for pair in done:
-            if pair != leader and (model := self.folder(*pair).model).exists():
+            if pair != leader and (model := self.run_folder(*pair).model).exists():
                 shutil.rmtree(model)
 
 
@@ -84,7 +84,8 @@ def train_all(
         (number, pair)
         for number, sweep in enumerate(sweeps)
         for pair in sweep.config.grid.runs
-        if not sweep.folder(*pair).finished or sweep.folder(*pair).checkpoints.exists()  # which a kill left there
+        if not sweep.run_folder(*pair).finished
+        or sweep.run_folder(*pair).checkpoints.exists()  # which a kill left there
     ]
 
     def note(sweep: Sweep, result: RunResult) -> None:
@@ -121,7 +122,7 @@ class Worker:
             sweep.tokenizer,
             rate=rate,
             seed=seed,
-            folder=sweep.folder(rate, seed),
+            folder=sweep.run_folder(rate, seed),
             bench_of=lambda model: self._bench_of(number, model),
             show=self.show,
             leads=lambda score: sweep.leads(pair, score),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headway.bench.data.text.tokenizers import VOCAB_SIZES
 from headway.bench.tasks.training.plan import Optimisation, Rhythm, at_least, check_changes
 from headway.bench.tasks.training.runs import flat
 from headway.models import PRESETS, EncoderConfig, preset
-from headway.storage import config_hash
+from headway.storage import config_hash, settings
 
 LANGUAGE = re.compile(r"([a-z]{2,3}(?:-[A-Za-z]+)?)=")  # of a corpus, LANGUAGE=SOURCE
 # What a run may be resumed with other values of: none of them changes what is learned, beyond rounding and dropout.
@@ -108,18 +108,13 @@ def without_language(source: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PretrainConfig:
-    """A whole pretraining run.
-
-    Args:
-        out: the run's folder; None is runs/NAME-HASH.
-    """
+    """All settings of a pretraining run."""
 
     model: ModelChoice
     text: Text
     optimisation: Optimisation
     rhythm: Rhythm = field(default_factory=Rhythm)
     seed: int = 0
-    out: str | None = None
 
     def __post_init__(self) -> None:
         at_least("seed", self.seed, 0)
@@ -129,15 +124,8 @@ class PretrainConfig:
         """The same, with what depends on the kind of device filled in."""
         return replace(self, optimisation=self.optimisation.resolved(device))
 
-    def described(self) -> dict[str, Any]:
-        """As plain values, without `out`."""
-        description = asdict(self)
-        del description["out"]
-        return description
-
     @property
-    def folder(self) -> str:
-        if self.out is not None:
-            return self.out
-        matters = {name: value for name, value in flat(self.described()).items() if name not in FREE}
+    def default_folder(self) -> str:
+        """The run's folder unless another is named; its name has a hash of all settings that change what is learned."""
+        matters = {name: value for name, value in flat(settings(self)).items() if name not in FREE}
         return f"runs/pretrain-{self.model.preset}-{self.model.encoding}-{config_hash(matters)}"

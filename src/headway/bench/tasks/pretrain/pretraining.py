@@ -20,7 +20,7 @@ from headway.bench.tasks.training.runs import RunFolder
 from headway.bench.tasks.training.saving import save_model
 from headway.bench.tasks.training.session import begun
 from headway.models import EncoderForMaskedLM
-from headway.storage import read_json, write_json
+from headway.storage import read_json, settings, write_json
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +47,7 @@ class Result:
 
 def run(
     config: PretrainConfig,
+    out: str | Path | None = None,
     *,
     resume: bool = False,
     progress: bool = True,
@@ -58,7 +59,8 @@ def run(
     """Pretrain in this process or, where torchrun or accelerate launch started it, in all of them together.
 
     Args:
-        resume: go on with the run in the configuration's folder, or return its result if it is finished.
+        out: the run's folder; unless given, `config.default_folder`.
+        resume: continue the run in that folder, or return its result if it is finished.
         progress: show a bar on a terminal, lines elsewhere.
         tensorboard: write curves to the folder's tensorboard/.
         fsdp: share the parameters out over the processes, in place of a copy in each.
@@ -68,8 +70,8 @@ def run(
     processes = Processes(cpu=cpu)
     config = config.resolved(processes.device.type)
     config.optimisation.parts(processes.world)
-    folder = RunFolder(Path(config.folder))
-    with begun(folder, config.described(), processes, resume=resume, free=FREE) as finished:
+    folder = RunFolder(Path(out or config.default_folder))
+    with begun(folder, settings(config), processes, resume=resume, free=FREE) as finished:
         if finished:
             return Result(**{**read_json(folder.result_file), "folder": str(folder.path)})
         return _train(config, folder, processes, progress=progress, tensorboard=tensorboard, fsdp=fsdp, graphs=graphs)

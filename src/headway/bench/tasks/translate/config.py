@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
@@ -17,7 +17,7 @@ from headway.bench.tasks.training.plan import Rhythm, Steps, above_zero, at_leas
 from headway.bench.tasks.training.runs import flat
 from headway.bench.tasks.training.schedule import inverse_square_root
 from headway.models.translation import TRANSLATION_PRESETS, TranslationConfig, translation_preset
-from headway.storage import config_hash
+from headway.storage import config_hash, settings
 
 # What a run may be resumed with other values of: none of them changes what is learned.
 FREE = ("rhythm.log", "rhythm.keep")
@@ -160,7 +160,6 @@ class TranslateConfig:
     Args:
         save: which weights become model/: the average of the last `average` checkpoints, those of the checkpoint with
             the lowest loss on dev (of checkpoints at whose step there is an evaluation), or the last ones.
-        out: the run's folder; None is runs/NAME-HASH.
     """
 
     model: ModelChoice
@@ -170,7 +169,6 @@ class TranslateConfig:
     save: str = "average"
     average: int = 20
     seed: int = 0
-    out: str | None = None
 
     def __post_init__(self) -> None:
         at_least("seed", self.seed, 0)
@@ -193,15 +191,8 @@ class TranslateConfig:
             plan = replace(plan, learning_rate=peak)
         return replace(self, optimisation=plan)
 
-    def described(self) -> dict[str, Any]:
-        """As plain values, without `out`."""
-        description = asdict(self)
-        del description["out"]
-        return description
-
     @property
-    def folder(self) -> str:
-        if self.out is not None:
-            return self.out
-        matters = {name: value for name, value in flat(self.described()).items() if name not in FREE}
+    def default_folder(self) -> str:
+        """The run's folder unless another is named; its name has a hash of all settings that change what is learned."""
+        matters = {name: value for name, value in flat(settings(self)).items() if name not in FREE}
         return f"runs/translate-{self.model.preset}-{self.model.encoding}-{config_hash(matters)}"
