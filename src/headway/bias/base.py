@@ -1,25 +1,25 @@
-"""What every structured bias is: a small immutable value that names its tensors, its shape and its formula."""
+"""Structured biases and their sums: small immutable values that name their tensors, their shape and their formula."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 import torch
 from torch import Tensor
 
+from headway.bias.checks import IDS as IDS  # attention imports it, and dtype_name, from here
+from headway.bias.checks import Length, broadcast_size, check_finite
+from headway.bias.checks import dtype_name as dtype_name
 from headway.running import without_autocast
-
-Length = int | None  # None: not fixed by the bias itself, taken from the call
-IDS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # of wider unsigned ones torch knows no minimum
 
 
 class Structured:
-    """Base of everything that `attention` adds to scores (`Bias`) or to values (`ValueBias`).
+    """Base of what `attention` adds to scores (`Bias`) or to values (`ValueBias`).
 
-    A kind lists its tensors in `TENSORS` and its whole-number settings in `STATICS`, both in the order of its
-    constructor. Everything generic (moving, detaching, flattening for custom operators, printing) follows from that.
+    A kind lists its tensors in `TENSORS` and its integer settings in `STATICS`, both in the order of its constructor.
+    Moving, detaching, rebuilding around other tensors and printing follow from these two lists.
     """
 
     TENSORS: ClassVar[tuple[str, ...]] = ()
@@ -45,23 +45,31 @@ class Structured:
         return (self.batch, self.heads, *self.lengths)
 
     def bind(self, q_len: int, k_len: int) -> Self:
-        """The same bias with both lengths fixed; raises where they do not fit."""
+        """Return this bias with both lengths fixed; raise ValueError if they do not fit."""
         raise NotImplementedError
 
     def tile(self, q_start: int, q_stop: int, k_start: int, k_stop: int) -> Self:
-        """The bias of queries q_start..q_stop and keys k_start..k_stop, in the same structure."""
+        """Return the bias of queries q_start..q_stop and keys k_start..k_stop, in the same structure."""
         raise NotImplementedError
 
     def check_values(self) -> None:
-        """Raise where a value, not a shape, is wrong. Reads the tensors, so it runs only where that is cheap."""
+        """Raise ValueError if a number is not finite or an id is out of range.
+
+        This reads the tensors, which on a GPU would wait for the device, so callers decide when to do it.
+        """
         for name, tensor in self.tensors.items():
             if tensor.is_floating_point():
                 check_finite(f"{type(self).__name__}.{name}", tensor)
+
+    def fold(self, other: Structured) -> Structured | None:
+        """Return one term equal to `self + other`, or None if the two do not share a structure and size."""
+        return None
 
     # Generic handling of the tensors.
 
     @property
     def terms(self) -> Sequence[Structured]:
+        """The terms of a sum; a bias that is no sum is its own only term."""
         return (self,)
 
     @property
@@ -82,18 +90,18 @@ class Structured:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the floating tensors."""
+        """The dtype of the floating-point tensors."""
         return next(t.dtype for t in self.tensors.values() if t.is_floating_point())
 
     def rebuilt(self, tensors: Sequence[Tensor]) -> Self:
-        """The same kind and settings around other tensors."""
+        """Return a bias of the same kind and settings around other tensors."""
         return type(self)(*tensors, **self.statics)
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
-        """As `Tensor.to`; integer tensors follow the device and keep their dtype."""
+        """Move or convert as `Tensor.to` does; integer tensors move to the device and keep their dtype."""
         moved = {name: t.to(*args, **kwargs) for name, t in self.tensors.items() if t.is_floating_point()}
         device = next(iter(moved.values())).device
-        # Not by way of the new dtype: half precision has no 257.
+        # Integers must not pass through the new dtype: half precision cannot represent 257.
         return self.rebuilt([moved[name] if name in moved else t.to(device) for name, t in self.tensors.items()])
 
     def detach(self) -> Self:
@@ -117,10 +125,10 @@ class Bias(Structured):
     needs_query: ClassVar[bool] = False  # whether the term depends on the content of q
 
     def __add__(self, other: Bias | None) -> Bias:
-        return self if other is None else cast(Bias, _add(self, other))
+        return self if other is None else cast(Bias, add(self, other))
 
     def dense(self, q: Tensor | None = None, *, k_len: int | None = None, scale: float | None = None) -> Tensor:
-        """The formula as written, (B|1, H|1, Lq, Lk).
+        """Compute the whole matrix by the formula as written, (B|1, H|1, Lq, Lk).
 
         Args:
             q: (B, H, Lq, D), needed by kinds that meet the query (`needs_query`), ignored by the others.
@@ -130,59 +138,60 @@ class Bias(Structured):
         raise NotImplementedError
 
     def at_least(self, dtype: torch.dtype) -> Self:
-        """The bias with numbers of `dtype` where its own have fewer digits: what is made of them then has not fewer."""
+        """Return the bias with floating-point tensors that are narrower than `dtype` upcast to it."""
         tensors = self.tensors.values()
         wide = [t.to(torch.promote_types(t.dtype, dtype)) if t.is_floating_point() else t for t in tensors]
         return self if all(new is old for new, old in zip(wide, tensors, strict=True)) else self.rebuilt(wide)
 
     def frozen(self) -> Self:
-        """A detached copy that works out its dense matrix once and keeps it: for inference with unchanged parameters.
+        """Return a detached copy that computes its dense matrix once and caches it, for inference.
 
-        The copy owns its tensors, so nothing that happens to the originals later can make the kept matrix wrong.
+        The copy owns its tensors, so later changes of the originals cannot make the cached matrix wrong.
         """
         copy = self.rebuilt([tensor.detach().clone() for tensor in self.tensors.values()])
-        object.__setattr__(copy, "_kept", {})
+        object.__setattr__(copy, "_cache", {})
         return copy
 
     @property
     def is_frozen(self) -> bool:
-        return hasattr(self, "_kept")
+        """Whether this is a copy made by `frozen`."""
+        return hasattr(self, "_cache")
 
-    def _bound_once(self, bound: Self) -> Self:
-        """The bias with both lengths fixed; of a frozen one always the same for the same lengths, and frozen too."""
-        kept: dict[Any, Any] | None = getattr(self, "_kept", None)
-        if kept is None:
+    def _cache_bound(self, bound: Self) -> Self:
+        """Return `bound`; a frozen bias freezes it too, and returns the same object for the same lengths."""
+        cache: dict[Any, Any] | None = getattr(self, "_cache", None)
+        if cache is None:
             return bound
-        if bound.lengths not in kept:
-            object.__setattr__(bound, "_kept", {})  # its tensors are the frozen one's own
-            kept[bound.lengths] = bound
-        found: Self = kept[bound.lengths]
+        if bound.lengths not in cache:
+            object.__setattr__(bound, "_cache", {})  # its tensors are those of the frozen bias
+            cache[bound.lengths] = bound
+        found: Self = cache[bound.lengths]
         return found
 
     def dense_once(self, dtype: torch.dtype) -> Tensor:
-        """`dense()` in `dtype`, kept by a frozen bias."""
-        kept: dict[torch.dtype, Tensor] | None = getattr(self, "_kept", None)
-        if kept is None:
+        """Return `dense()` in `dtype`; a frozen bias computes it once."""
+        cache: dict[torch.dtype, Tensor] | None = getattr(self, "_cache", None)
+        if cache is None:
             with without_autocast(self.device.type):
                 return self.at_least(dtype).dense().to(dtype)
-        if dtype not in kept:
+        if dtype not in cache:
             with torch.inference_mode(False), torch.no_grad(), without_autocast(self.device.type):
-                kept[dtype] = self.at_least(dtype).dense().to(dtype).contiguous()
-        return kept[dtype]
+                cache[dtype] = self.at_least(dtype).dense().to(dtype).contiguous()
+        return cache[dtype]
 
     def addend(self, dtype: torch.dtype, allowed: Tensor | None) -> Tensor:
-        """What scores may have added in place of `dense()` where that must be in `dtype`: see `rounded`."""
+        """Return the matrix to add to scores of `dtype`, with -inf at pairs that are not allowed; see `rounded`."""
         tensors = [tensor for term in self.terms for tensor in term.tensors.values() if tensor.is_floating_point()]
         own = functools.reduce(
             torch.promote_types, (tensor.dtype for tensor in tensors), torch.promote_types(dtype, torch.float32)
         )
-        kept: dict[tuple[str, torch.dtype], Tensor] | None = getattr(self, "_kept", None)
-        if kept is None or own == dtype or allowed is not None:
+        cache: dict[tuple[str, torch.dtype], Tensor] | None = getattr(self, "_cache", None)
+        if cache is None or own == dtype or allowed is not None:
             return rounded(self.dense_once(own), dtype, allowed)
-        if ("addend", dtype) not in kept:
+        if ("addend", dtype) not in cache:
             with torch.inference_mode(False), torch.no_grad():
-                kept["addend", dtype] = rounded(self.dense_once(own), dtype, None)
-        return kept["addend", dtype]
+                cache["addend", dtype] = rounded(self.dense_once(own), dtype, None)
+        return cache["addend", dtype]
 
 
 def rounded(
@@ -190,13 +199,13 @@ def rounded(
     dtype: torch.dtype,
     allowed: Tensor | None,  # boolean, True = may attend, at least one in each row; None: everything
 ) -> Tensor:
-    """A matrix to be added to scores, in `dtype`, -inf where nothing may be seen.
+    """Round a matrix that is added to scores to `dtype`, with -inf at pairs that may not attend.
 
-    Before it is rounded to fewer digits, each row loses the largest number that is seen, which changes no weight and
-    would take digits from all others; and what is then too low stays finite.
+    The maximum over the allowed keys is first subtracted from each row. That changes no attention weight, and a large
+    common offset would cost all numbers of the row their precision. Numbers too low for `dtype` stay finite.
     """
     if allowed is not None:
-        matrix = matrix.masked_fill(~allowed, -torch.inf)  # not a low number, which a bias may have too
+        matrix = matrix.masked_fill(~allowed, -torch.inf)  # a low finite number could be a bias
     if torch.finfo(matrix.dtype).eps >= torch.finfo(dtype).eps:
         return matrix.to(dtype)
     low = (matrix - matrix.detach().amax(-1, keepdim=True)).clamp(min=torch.finfo(dtype).min).to(dtype)
@@ -207,97 +216,178 @@ class ValueBias(Structured):
     """A term added to each value as seen from each query: `out_i = sum_j w_ij (v_j + value_bias_ij)`."""
 
     def __add__(self, other: ValueBias | None) -> ValueBias:
-        return self if other is None else cast(ValueBias, _add(self, other))
+        return self if other is None else cast(ValueBias, add(self, other))
 
     def dense(self, *, q_len: int | None = None, k_len: int | None = None) -> Tensor:
-        """The formula as written, (B|1, H|1, Lq, Lk, D)."""
+        """Compute the whole tensor by the formula as written, (B|1, H|1, Lq, Lk, D)."""
         raise NotImplementedError
 
     def weigh(self, weights: Tensor) -> Tensor:
-        """sum_j weights_ij value_bias_ij: (B, H, Lq, Lk) to (B, H, Lq, D), without the five-dimensional array."""
+        """Compute sum_j weights_ij value_bias_ij, (B, H, Lq, Lk) to (B, H, Lq, D), without the tensor of `dense`."""
         raise NotImplementedError
 
 
-def _add(a: Structured, b: Structured) -> Structured:
-    from headway.bias.sums import add  # sums know the kinds; the kinds do not know sums
-
-    return add(a, b)
+T = TypeVar("T", bound=Structured)
 
 
-def dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+class _Terms(Structured, Generic[T]):
+    """Two or more terms that are added; their shapes broadcast as those of tensors do."""
+
+    def __init__(self, *terms: T) -> None:
+        if len(terms) < 2:
+            raise ValueError(f"{type(self).__name__}: expected at least two terms, got {len(terms)}.")
+        self._terms: Sequence[T] = tuple(part for term in terms for part in term.terms)  # type: ignore[misc]
+        _ = self.shape  # raises if the shapes of the terms do not broadcast
+
+    @property
+    def terms(self) -> Sequence[T]:
+        return self._terms
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        return {f"{n}.{name}": t for n, term in enumerate(self._terms) for name, t in term.tensors.items()}
+
+    @property
+    def batch(self) -> int:
+        size = 1
+        for term in self._terms:
+            size = broadcast_size("batch", size, term.batch)
+        return size
+
+    @property
+    def heads(self) -> int:
+        size = 1
+        for term in self._terms:
+            size = broadcast_size("head", size, term.heads)
+        return size
+
+    @property
+    def lengths(self) -> tuple[Length, Length]:
+        q_len: Length = None
+        k_len: Length = None
+        for term in self._terms:
+            q_len = _common_length("query", q_len, term.lengths[0])
+            k_len = _common_length("key", k_len, term.lengths[1])
+        return q_len, k_len
+
+    def bind(self, q_len: int, k_len: int) -> Self:
+        terms = [term.bind(q_len, k_len) for term in self._terms]
+        unchanged = all(new is old for new, old in zip(terms, self._terms, strict=True))
+        return self if unchanged else type(self)(*terms)
+
+    def tile(self, q_start: int, q_stop: int, k_start: int, k_stop: int) -> Self:
+        q_len, k_len = self.lengths
+        terms = self._terms if q_len is None or k_len is None else self.bind(q_len, k_len).terms
+        return type(self)(*(term.tile(q_start, q_stop, k_start, k_stop) for term in terms))
+
+    def check_values(self) -> None:
+        for term in self._terms:
+            term.check_values()
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        return type(self)(*(term.to(*args, **kwargs) for term in self._terms))
+
+    def detach(self) -> Self:
+        return type(self)(*(term.detach() for term in self._terms))
+
+    def rebuilt(self, tensors: Sequence[Tensor]) -> Self:
+        terms, start = [], 0
+        for term in self._terms:
+            stop = start + len(term.TENSORS)
+            terms.append(term.rebuilt(tensors[start:stop]))
+            start = stop
+        return type(self)(*terms)
+
+    def __repr__(self) -> str:
+        return " + ".join(repr(term) for term in self._terms)
 
 
-def check_rank(name: str, tensor: Tensor, axes: str) -> None:
-    rank = len(axes.split(","))
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name}: expected a tensor ({axes}), got {type(tensor).__name__}.")
-    if tensor.dim() != rank:
-        raise ValueError(
-            f"{name}: expected {rank} axes ({axes}), got {tensor.dim()} in shape {tuple(tensor.shape)}."
-            + (" Add the missing axes with size 1 to share over them." if tensor.dim() < rank else "")
-        )
-    if 0 in tensor.shape:
-        raise ValueError(f"{name}: expected no empty axis ({axes}), got shape {tuple(tensor.shape)}.")
+class Sum(_Terms[Bias], Bias):
+    """A sum of score biases, e.g. DIET-REL's R_{i-j} + E_S(S(i), S(j)).
+
+    Paper:    Chen et al. (2021b), Eqs. (1) and (3): position and segment terms add
+    Formula:  bias = terms[0] + terms[1] + ...
+    Checked:  tests/properties/test_bias_algebra.py
+    """
+
+    @property
+    def needs_query(self) -> bool:  # type: ignore[override]
+        return any(term.needs_query for term in self._terms)
+
+    def bind(self, q_len: int, k_len: int) -> Self:
+        bound = super().bind(q_len, k_len)
+        return self if bound is self else self._cache_bound(bound)
+
+    def dense(self, q: Tensor | None = None, *, k_len: int | None = None, scale: float | None = None) -> Tensor:
+        q_len, own_k_len = self.lengths
+        k_len = k_len or own_k_len
+        if q_len is None and q is not None:
+            q_len, k_len = q.shape[-2], k_len or q.shape[-2]
+        terms = self._terms if q_len is None or k_len is None else self.bind(q_len, k_len).terms
+        total = terms[0].dense(q, k_len=k_len, scale=scale)
+        for term in terms[1:]:
+            total = total + term.dense(q, k_len=k_len, scale=scale)
+        return total
+
+    def dense_once(self, dtype: torch.dtype) -> Tensor:
+        if self.is_frozen:
+            return super().dense_once(dtype)
+        total = self._terms[0].dense_once(dtype)  # a term may be frozen on its own
+        for term in self._terms[1:]:
+            total = total + term.dense_once(dtype)
+        return total
 
 
-def check_float(name: str, tensor: Tensor) -> None:
-    if not tensor.is_floating_point():
-        raise TypeError(f"{name}: expected a floating dtype, got {dtype_name(tensor.dtype)}. Convert it with .float().")
+class ValueSum(_Terms[ValueBias], ValueBias):
+    """A sum of value biases.
+
+    Paper:    Shaw et al. (2018), Eq. (3), which is linear in a^V
+    Formula:  value_bias = terms[0] + terms[1] + ...
+    Checked:  tests/properties/test_bias_algebra.py
+    """
+
+    def dense(self, *, q_len: int | None = None, k_len: int | None = None) -> Tensor:
+        own_q_len, own_k_len = self.lengths
+        q_len, k_len = q_len or own_q_len, k_len or own_k_len
+        total = self._terms[0].dense(q_len=q_len, k_len=k_len)
+        for term in self._terms[1:]:
+            total = total + term.dense(q_len=q_len, k_len=k_len)
+        return total
+
+    def weigh(self, weights: Tensor) -> Tensor:
+        total = self._terms[0].weigh(weights)
+        for term in self._terms[1:]:
+            total = total + term.weigh(weights)
+        return total
 
 
-def check_integer(name: str, tensor: Tensor) -> None:
-    if tensor.dtype not in IDS:
-        raise TypeError(f"{name}: expected integer ids, got {dtype_name(tensor.dtype)}. Convert it with .long().")
+def add(a: Structured, b: Structured) -> Structured:
+    """Add two biases: a flat sum in which terms of one structure are folded into one."""
+    for base, whole in ((Bias, Sum), (ValueBias, ValueSum)):
+        if isinstance(a, base) and isinstance(b, base):
+            broadcast_size("batch", a.batch, b.batch)
+            broadcast_size("head", a.heads, b.heads)
+            terms: list[Structured] = list(a.terms)
+            for term in b.terms:
+                _add_term(terms, term)
+            return terms[0] if len(terms) == 1 else whole(*terms)  # type: ignore[arg-type]
+    raise TypeError(
+        f"bias: expected two score biases or two value biases to add, got {type(a).__name__} and {type(b).__name__}. "
+        f"Wrap a matrix as Dense; pass value biases as value_bias=."
+    )
 
 
-def check_same_device(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
-    if tensor.device != other.device:
-        raise ValueError(
-            f"{name}: expected device {other.device} (from {other_name}), got {tensor.device}. Move it with .to()."
-        )
+def _add_term(terms: list[Structured], new: Structured) -> None:
+    """Fold a new term into the first one that takes it, or append it."""
+    for index, old in enumerate(terms):
+        folded = old.fold(new)
+        if folded is not None:
+            terms[index] = folded
+            return
+    terms.append(new)
 
 
-def check_finite(name: str, tensor: Tensor) -> None:
-    # One cheap pass first: a sum is finite unless something in it is not (or it overflowed).
-    if not torch.isfinite(tensor.detach().sum()) and not torch.isfinite(tensor.detach()).all():
-        raise ValueError(
-            f"{name}: expected finite values, got NaN or infinity. "
-            f"Check the parameters (a diverged run?); to forbid attention use mask=, not an infinite bias."
-        )
-
-
-def check_ids(name: str, ids: Tensor, size: int, size_name: str) -> None:
-    low, high = int(ids.min()), int(ids.max())
-    if low < 0 or high >= size:
-        raise ValueError(f"{name}: expected ids from 0 to {size - 1} ({size_name}), got {low} to {high}.")
-
-
-def check_length(kind: str, axis: str, own: Length, asked: int) -> None:
-    if own is not None and own != asked:
-        source = "q" if axis == "query" else "k"
-        raise ValueError(
-            f"bias: expected {axis} length {asked} (from {source}), got {own} from {kind}. "
-            f"Rebuild it for these lengths, e.g. encoding.bias(layer, q_len, k_len)."
-        )
-
-
-def check_tile(shape: tuple[int, int, Length, Length], q_start: int, q_stop: int, k_start: int, k_stop: int) -> None:
-    for axis, start, stop, length in (("query", q_start, q_stop, shape[2]), ("key", k_start, k_stop, shape[3])):
-        if not 0 <= start < stop or (length is not None and stop > length):
-            limit = "any length" if length is None else f"length {length}"
-            raise ValueError(f"tile: expected a non-empty {axis} range within {limit}, got {start}:{stop}.")
-
-
-def joined(name: str, a: int, b: int) -> int:
-    """The common size of two axes of which either may be 1."""
-    if a != b and 1 not in (a, b):
-        raise ValueError(f"bias: expected equal {name} sizes or 1, got {a} and {b}.")
-    return max(a, b)
-
-
-def offsets(q_len: int, k_len: int, q_start: int = 0, *, device: torch.device | None = None) -> Tensor:
-    """j - i for every pair, (Lq, Lk), with query 0 standing at key position q_start."""
-    i = torch.arange(q_start, q_start + q_len, device=device)
-    j = torch.arange(k_len, device=device)
-    return j[None, :] - i[:, None]
+def _common_length(axis: str, a: Length, b: Length) -> Length:
+    if a is not None and b is not None and a != b:
+        raise ValueError(f"bias: expected terms of one {axis} length, got {a} and {b}.")
+    return a if a is not None else b

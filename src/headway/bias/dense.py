@@ -7,14 +7,15 @@ from typing import Self
 
 from torch import Tensor
 
-from headway.bias.base import Bias, Length, check_float, check_length, check_rank, check_tile
+from headway.bias.base import Bias, Structured
+from headway.bias.checks import Length, check_float, check_length, check_rank, check_tile
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dense(Bias):
-    """Any bias, stored whole: the way out for what has no structure, at n x n memory.
+    """Any bias as a whole matrix, for what has no other structure; it takes n x n memory.
 
-    Paper:    none; every formula of the papers can be written so
+    Paper:    none; every bias of the papers can be written as a matrix
     Formula:  bias[b, h, i, j] = matrix[b, h, i, j]
     Symbols:  matrix, (B|1, H|1, Lq, Lk)
     Checked:  tests/unit/bias, tests/parity/test_attention.py
@@ -48,6 +49,11 @@ class Dense(Bias):
     def tile(self, q_start: int, q_stop: int, k_start: int, k_stop: int) -> Self:
         check_tile(self.shape, q_start, q_stop, k_start, k_stop)
         return type(self)(self.matrix[..., q_start:q_stop, k_start:k_stop])
+
+    def fold(self, other: Structured) -> Dense | None:
+        if not isinstance(other, Dense) or self.lengths != other.lengths:
+            return None
+        return Dense(self.matrix + other.matrix)
 
     def dense(self, q: Tensor | None = None, *, k_len: int | None = None, scale: float | None = None) -> Tensor:
         return self.matrix

@@ -5,23 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
+import torch
 from torch import Tensor
 
-from headway.bias.base import (
-    Bias,
+from headway.bias.base import Bias, Structured
+from headway.bias.checks import (
     Length,
+    broadcast_size,
     check_float,
     check_length,
     check_rank,
     check_same_device,
     check_tile,
-    joined,
 )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LowRank(Bias):
-    """A product of a query factor and a key factor: ABS-SCALAR, DIET-ABS and TUPE fill it.
+    """A product of a query factor and a key factor, as ABS-SCALAR, DIET-ABS and TUPE give it.
 
     Paper:    Chen et al. (2021b), Eq. (1), P_Q P_K^T
     Formula:  bias[b, h, i, j] = sum_r left[b, h, i, r] * right[b, h, j, r]
@@ -47,8 +48,8 @@ class LowRank(Bias):
                 f"LowRank: expected factors of one rank, got {self.left.shape[-1]} (left) and "
                 f"{self.right.shape[-1]} (right)."
             )
-        joined("batch", self.left.shape[0], self.right.shape[0])
-        joined("head", self.left.shape[1], self.right.shape[1])
+        broadcast_size("batch", self.left.shape[0], self.right.shape[0])
+        broadcast_size("head", self.left.shape[1], self.right.shape[1])
 
     @property
     def batch(self) -> int:
@@ -74,6 +75,17 @@ class LowRank(Bias):
     def tile(self, q_start: int, q_stop: int, k_start: int, k_stop: int) -> Self:
         check_tile(self.shape, q_start, q_stop, k_start, k_stop)
         return type(self)(self.left[..., q_start:q_stop, :], self.right[..., k_start:k_stop, :])
+
+    def fold(self, other: Structured) -> LowRank | None:
+        """Concatenate the factors along the rank; factors that different heads or sequences share are not copied."""
+        if (
+            not isinstance(other, LowRank)
+            or self.left.shape[:-1] != other.left.shape[:-1]
+            or self.right.shape[:-1] != other.right.shape[:-1]
+            or self.left.dtype != other.left.dtype
+        ):
+            return None
+        return LowRank(torch.cat([self.left, other.left], -1), torch.cat([self.right, other.right], -1))
 
     def dense(self, q: Tensor | None = None, *, k_len: int | None = None, scale: float | None = None) -> Tensor:
         return self.left @ self.right.transpose(-1, -2)

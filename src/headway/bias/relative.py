@@ -1,7 +1,7 @@
-"""Vectors per offset, or per labelled edge, that meet the query (keys) or join the values.
+"""Vectors per offset, or per labelled edge, that are multiplied with the query (keys) or added to the values.
 
 Shaw, Uszkoreit and Vaswani (2018): Sec. 3.1 for labelled graphs, Sec. 3.2 for clipped offsets, Eq. (5) for the
-efficient form, which is the one used: q meets the table first, and the product is then looked up.
+efficient form, which is the one used: q is multiplied with the table first, and the products are then looked up.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from headway.bias.base import (
-    Bias,
+from headway.bias.base import Bias, Structured, ValueBias
+from headway.bias.checks import (
     Length,
-    ValueBias,
     check_float,
     check_ids,
     check_integer,
@@ -72,8 +71,16 @@ class _ByOffset:
         shift = self.q_start + q_start - k_start
         return type(self)(self.table, shift, q_stop - q_start, k_stop - k_start)  # type: ignore[call-arg]
 
+    def fold(self, other: Structured) -> Self | None:
+        if not isinstance(other, type(self)) or self.table.shape[1:] != other.table.shape[1:]:
+            return None
+        settings = (self.q_start, self.q_len, self.k_len)
+        if settings != (other.q_start, other.q_len, other.k_len):
+            return None
+        return type(self)(self.table + other.table, *settings)
+
     def rows(self, q_len: int, k_len: int) -> Tensor:
-        """The table's row for every pair, (Lq, Lk)."""
+        """Return the row of the table for every pair, (Lq, Lk)."""
         offset = offsets(q_len, k_len, self.q_start, device=self.table.device)
         return offset.clamp(-self.clip, self.clip) + self.clip
 
@@ -123,7 +130,7 @@ class _ByLabel:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RelativeKeys(_ByOffset, Bias):
-    """Relative keys: each offset has a vector that the query meets.
+    """Relative keys: each offset has a vector that is multiplied with the query.
 
     Paper:    Shaw et al. (2018), Eq. (4) with Sec. 3.2
     Formula:  bias[b, h, i, j] = scale * q[b, h, i] . table[h, clip(j - (i + q_start), -K, K) + K]
@@ -139,16 +146,16 @@ class RelativeKeys(_ByOffset, Bias):
     needs_query = True
 
     def dense(self, q: Tensor | None = None, *, k_len: int | None = None, scale: float | None = None) -> Tensor:
-        q = _query(self, q)
+        q = _checked_query(self, q)
         k_len = k_len or self.k_len or q.shape[-2]
-        met = _meet(q, self.table, scale)  # (B, H, Lq, 2K+1)
+        products = _scaled_products(q, self.table, scale)  # (B, H, Lq, 2K+1)
         rows = self.rows(q.shape[-2], k_len)
-        return met.gather(-1, rows.expand(*met.shape[:2], -1, -1))
+        return products.gather(-1, rows.expand(*products.shape[:2], -1, -1))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EdgeKeys(_ByLabel, Bias):
-    """Keys of a labelled graph: each edge label has a vector that the query meets.
+    """Keys of a labelled graph: each edge label has a vector that is multiplied with the query.
 
     Paper:    Shaw et al. (2018), Sec. 3.1, Eq. (4), a^K_ij chosen by an arbitrary edge label
     Formula:  bias[b, h, i, j] = scale * q[b, h, i] . table[h, labels[b, i, j]]
@@ -162,15 +169,17 @@ class EdgeKeys(_ByLabel, Bias):
     needs_query = True
 
     def dense(self, q: Tensor | None = None, *, k_len: int | None = None, scale: float | None = None) -> Tensor:
-        q = _query(self, q)
-        met = _meet(q, self.table, scale)  # (B, H, Lq, N)
-        batch = max(met.shape[0], self.batch)
-        return met.expand(batch, -1, -1, -1).gather(-1, self.labels.long()[:, None].expand(batch, met.shape[1], -1, -1))
+        q = _checked_query(self, q)
+        products = _scaled_products(q, self.table, scale)  # (B, H, Lq, N)
+        batch = max(products.shape[0], self.batch)
+        return products.expand(batch, -1, -1, -1).gather(
+            -1, self.labels.long()[:, None].expand(batch, products.shape[1], -1, -1)
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RelativeValues(_ByOffset, ValueBias):
-    """Relative values: each offset has a vector that joins the value.
+    """Relative values: each offset has a vector that is added to the value.
 
     Paper:    Shaw et al. (2018), Eq. (3) with Sec. 3.2
     Formula:  out[b, h, i] += sum_j w[b, h, i, j] * table[h, clip(j - (i + q_start), -K, K) + K]
@@ -192,12 +201,12 @@ class RelativeValues(_ByOffset, ValueBias):
     def weigh(self, weights: Tensor) -> Tensor:
         rows = self.rows(weights.shape[-2], weights.shape[-1]).expand(weights.shape)
         total = weights.new_zeros(*weights.shape[:-1], self.table.shape[1]).scatter_add(-1, rows, weights)
-        return total @ self.table.to(weights.dtype)  # weights summed per row of the table, then one product
+        return total @ self.table.to(weights.dtype)  # sum the weights of each row first, then one product
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EdgeValues(_ByLabel, ValueBias):
-    """Values of a labelled graph: each edge label has a vector that joins the value.
+    """Values of a labelled graph: each edge label has a vector that is added to the value.
 
     Paper:    Shaw et al. (2018), Sec. 3.1, Eq. (3), a^V_ij chosen by an arbitrary edge label
     Formula:  out[b, h, i] += sum_j w[b, h, i, j] * table[h, labels[b, i, j]]
@@ -217,18 +226,18 @@ class EdgeValues(_ByLabel, ValueBias):
         return total @ self.table.to(weights.dtype)
 
 
-def _query(bias: Bias, q: Tensor | None) -> Tensor:
+def _checked_query(bias: Bias, q: Tensor | None) -> Tensor:
     name = type(bias).__name__
     if q is None:
-        raise ValueError(f"{name}.dense: expected the query q (B, H, Lq, D), got None. This bias meets the query.")
+        raise ValueError(f"{name}.dense: expected the query q (B, H, Lq, D), got None. The bias depends on it.")
     own = bias.lengths[0]
     if own is not None and own != q.shape[-2]:
         raise ValueError(f"{name}.dense: expected query length {own}, got {q.shape[-2]} from q.")
     return q
 
 
-def _meet(q: Tensor, table: Tensor, scale: float | None) -> Tensor:
-    """scale * q . every vector of the table, (B, H, Lq, N): Eq. (5), second term, before the look-up."""
+def _scaled_products(q: Tensor, table: Tensor, scale: float | None) -> Tensor:
+    """Compute scale * q . table[n] for every row n, (B, H, Lq, N): the second term of Eq. (5) before the look-up."""
     if q.shape[-1] != table.shape[-1]:
         raise ValueError(f"bias: expected vectors of width {q.shape[-1]} (from q), got {table.shape[-1]}.")
     scale = q.shape[-1] ** -0.5 if scale is None else scale

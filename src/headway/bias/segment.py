@@ -8,9 +8,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from headway.bias.base import (
-    Bias,
+from headway.bias.base import Bias, Structured
+from headway.bias.checks import (
     Length,
+    broadcast_size,
     check_float,
     check_ids,
     check_integer,
@@ -18,7 +19,6 @@ from headway.bias.base import (
     check_rank,
     check_same_device,
     check_tile,
-    joined,
 )
 from headway.bias.low_rank import LowRank
 from headway.running import without_autocast
@@ -50,7 +50,7 @@ class SegmentTable(Bias):
             check_rank(f"SegmentTable.{name}", ids, "B|1, L")
             check_integer(f"SegmentTable.{name}", ids)
             check_same_device(f"SegmentTable.{name}", ids, "SegmentTable.table", self.table)
-        joined("batch", self.q_segments.shape[0], self.k_segments.shape[0])
+        broadcast_size("batch", self.q_segments.shape[0], self.k_segments.shape[0])
 
     @property
     def num_segments(self) -> int:
@@ -82,20 +82,28 @@ class SegmentTable(Bias):
         for name in ("q_segments", "k_segments"):
             check_ids(f"SegmentTable.{name}", getattr(self, name), self.num_segments, "segments of the table")
 
+    def fold(self, other: Structured) -> SegmentTable | None:
+        """Add the tables of two biases that hold the same id tensors; the ids are compared by identity."""
+        if not isinstance(other, SegmentTable) or self.num_segments != other.num_segments:
+            return None
+        if self.q_segments is not other.q_segments or self.k_segments is not other.k_segments:
+            return None
+        return SegmentTable(self.table + other.table, self.q_segments, self.k_segments)
+
     def dense(self, q: Tensor | None = None, *, k_len: int | None = None, scale: float | None = None) -> Tensor:
         if self.table.requires_grad and torch.is_grad_enabled():
             with without_autocast(self.table.device.type):
-                return self.as_low_rank().dense()  # the same numbers; its gradient costs less than that of a look-up
+                return self.as_low_rank().dense()  # the same numbers, with a cheaper gradient than that of indexing
         i, j = self.q_segments.long()[:, :, None], self.k_segments.long()[:, None, :]
         return self.table[:, i, j].transpose(0, 1)  # (H, B, Lq, Lk) -> (B, H, Lq, Lk)
 
     def as_low_rank(self) -> LowRank:
-        """The same bias with rank S: the table's row of each query against the key's segment as a unit vector."""
-        # One-hot products rather than look-ups: their gradients are products too, and add up in a fixed order.
-        of_q, of_k = (
+        """Return the same bias with rank S: the table's row of each query times the one-hot segment of each key."""
+        # Products with one-hot vectors, because their gradients are products too, whose sums have a fixed order.
+        q_one_hot, k_one_hot = (
             torch.nn.functional.one_hot(ids.long(), self.num_segments)[:, None].to(self.table.dtype)
             for ids in (self.q_segments, self.k_segments)
         )
         with without_autocast(self.table.device.type):
-            left = of_q @ self.table
-        return LowRank(left, of_k)  # (B, H, Lq, S) and (B, 1, Lk, S)
+            left = q_one_hot @ self.table
+        return LowRank(left, k_one_hot)  # (B, H, Lq, S) and (B, 1, Lk, S)

@@ -8,7 +8,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from headway.bias.base import Bias, Length, check_float, check_length, check_rank, check_tile, offsets
+from headway.bias.base import Bias, Structured
+from headway.bias.checks import Length, check_float, check_length, check_rank, check_tile, offsets
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -40,10 +41,11 @@ class Toeplitz(Bias):
 
     @classmethod
     def clipped(cls, table: Tensor, q_len: int, k_len: int, q_start: int = 0) -> Self:
-        """Of a table (B|1, H|1, 2 * reach + 1) of offsets -reach to reach; the outermost values stand for all beyond.
+        """Build it from a table (B|1, H|1, 2 * reach + 1) of offsets -reach to reach, clipping offsets beyond them.
 
-        The table is cut and its ends are repeated, so that gradients are sums in one order. Indexing it by clamped
-        offsets gives the same values; on a GPU its gradient sorts all offsets, or races where it is compiled.
+        The table is sliced and its two ends are repeated, so that its gradient is a sum in a fixed order. Indexing the
+        table by clamped offsets gives the same values, but on a GPU the gradient of that sorts all offsets, or is not
+        deterministic once compiled.
         """
         check_rank("Toeplitz.clipped: table", table, "B|1, H|1, 2*reach+1")
         if table.shape[-1] % 2 == 0:
@@ -52,7 +54,7 @@ class Toeplitz(Bias):
             )
         reach = table.shape[-1] // 2
         first, last = -(q_start + q_len - 1), k_len - 1 - q_start  # least and greatest offset asked for
-        if torch.compiler.is_exporting():  # to be run at any length, and without gradients
+        if torch.compiler.is_exporting():  # the exported graph must fit any length, and needs no gradients
             asked = torch.arange(q_len + k_len - 1, device=table.device) + first
             return cls(table[..., asked.clamp(-reach, reach) + reach], q_len)
         below, above = min(last, -reach - 1) - first + 1, last - max(first, reach + 1) + 1
@@ -83,10 +85,20 @@ class Toeplitz(Bias):
             )
         check_length("Toeplitz", "query", own[0], q_len)
         check_length("Toeplitz", "key", own[1], k_len)
-        return self if self.q_len is not None else self._bound_once(type(self)(self.values, q_len))
+        return self if self.q_len is not None else self._cache_bound(type(self)(self.values, q_len))
 
-    def _square(self) -> Self:
-        """Bound; Lq = Lk where nothing says otherwise."""
+    def fold(self, other: Structured) -> Toeplitz | None:
+        if not isinstance(other, Toeplitz):
+            return None
+        if self.q_len is not None and other.q_len is not None and self.q_len != other.q_len:
+            raise ValueError(f"bias: expected equal query lengths, got {self.q_len} and {other.q_len}.")
+        if self.values.shape[-1] != other.values.shape[-1]:
+            counts = f"{self.values.shape[-1]} and {other.values.shape[-1]}"
+            raise ValueError(f"bias: expected Toeplitz terms of equally many offsets, got {counts}.")
+        return Toeplitz(self.values + other.values, self.q_len or other.q_len)
+
+    def _bound_or_square(self) -> Self:
+        """Return the bias with its lengths fixed, assuming Lq = Lk if `q_len` was not given."""
         if self.q_len is not None:
             return self
         count = self.values.shape[-1]
@@ -97,7 +109,7 @@ class Toeplitz(Bias):
         return self.bind((count + 1) // 2, (count + 1) // 2)
 
     def tile(self, q_start: int, q_stop: int, k_start: int, k_stop: int) -> Self:
-        bound = self._square()
+        bound = self._bound_or_square()
         check_tile(bound.shape, q_start, q_stop, k_start, k_stop)
         assert bound.q_len is not None
         # The least offset of the tile, k_start - (q_stop - 1), and the greatest, k_stop - 1 - q_start.
@@ -109,7 +121,7 @@ class Toeplitz(Bias):
         if self.q_len is None and k_len is not None:
             bound = self.bind(self.values.shape[-1] - k_len + 1, k_len)
         else:
-            bound = self._square()
+            bound = self._bound_or_square()
         q_len, k_len = bound.lengths
         assert q_len is not None and k_len is not None
         return self.values[..., offsets(q_len, k_len, device=self.values.device) + q_len - 1]

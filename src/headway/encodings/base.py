@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.bias import Bias, ValueBias
-from headway.bias.base import IDS
+from headway.bias.checks import IDS
 from headway.running import carries_tangents, is_transformed, may_read
 
 SHARINGS = ("none", "head", "layer")

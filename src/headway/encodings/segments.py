@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.bias import Bias, SegmentTable
-from headway.bias.base import check_ids
+from headway.bias.checks import check_ids
 from headway.encodings.base import Dimensions, Encoding
 from headway.running import may_read
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import MaskedLMOutput, QuestionAnsweringModelOutput, SequenceClassifierOutput
 from transformers.utils import can_return_tuple
 
-from headway.bias.base import check_ids, check_integer
+from headway.bias.checks import check_ids, check_integer
 from headway.models.config import EncoderConfig
 from headway.models.encoder import EncoderModel, EncoderPreTrainedModel
 from headway.models.losses import cross_entropy, precise, span_loss

@@ -1,6 +1,7 @@
 """Sums flatten, and terms of one structure fold into one."""
 
 import operator
+import pickle
 from functools import reduce
 
 import pytest
@@ -236,3 +237,10 @@ def test_what_is_no_bias_is_not_added(make, message):
 def test_what_does_not_fit_is_not_added(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_sums_that_earlier_versions_pickled_still_load():
+    total = toeplitz(q_len=LQ) + segments()
+    old = pickle.dumps(total, protocol=0).replace(b"headway.bias.base\n", b"headway.bias.sums\n")
+    assert b"headway.bias.sums" in old
+    assert_close(pickle.loads(old).dense(), total.dense())
