@@ -67,7 +67,7 @@ def study(
     with told():
         from rich.console import Console
 
-        from headway.bench.study.executors import cores
+        from headway.bench.processes import available_cores
         from headway.bench.study.plans import find_plan
         from headway.bench.study.study import Study
 
@@ -76,7 +76,7 @@ def study(
         folder = Path(out or f"studies/{found.name}-{found.size}")
         elsewhere = dry_run and not cpu and not gpus and found.size != "quick"
         asked = Study(found, folder, store=_path(store), kept=_path(kept), gpu=bool(gpus) or elsewhere)
-        slots = jobs if jobs is not None else (len(gpus) or int(elsewhere)) * jobs_per_gpu or cores()
+        slots = jobs if jobs is not None else (len(gpus) or int(elsewhere)) * jobs_per_gpu or available_cores()
         if slots < 1:
             raise ValueError(f"jobs: expected at least 1, got {slots}.")
         if dry_run:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headway.bench.processes import end_with_parent
 from headway.bench.study.kept import read_kept
 from headway.storage import config_hash, exclusive, read_json, remove_leftovers, write_json
 
@@ -135,22 +135,14 @@ def do(folder: Path) -> None:
         write_json(folder / "result.json", {**done, "cpu_seconds": _cpu() - cpu, "bytes": _size(folder)})
 
 
-def main(folder: Path) -> int:
-    """The same, in a process of its own that ends with its parent: 0 when it is done, 1 with a traceback when not."""
-    threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
+def do_and_report(folder: Path) -> int:
+    """Do the job of a folder; return 0 when it is done, and 1, after printing the traceback, when it failed."""
     try:
         do(folder)
     except BaseException:
         traceback.print_exc()
         return 1
     return 0
-
-
-def _follow(parent: int) -> None:
-    """End when the parent does: a study that is killed must leave nobody behind in its folders."""
-    while os.getppid() == parent:
-        time.sleep(0.2)
-    os._exit(1)
 
 
 def _cpu() -> float:
@@ -166,4 +158,5 @@ def _size(folder: Path) -> int:
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("usage: python -m headway.bench.study.job FOLDER")
-    sys.exit(main(Path(sys.argv[1])))
+    end_with_parent()
+    sys.exit(do_and_report(Path(sys.argv[1])))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headway.bench.study.executors import DIED, Executor
+from headway.bench.study.executors import KILLED, Executor
 from headway.bench.study.job import Job, Store, Unreadable
 
 WAIT = 0.5  # seconds between looks
@@ -157,5 +157,5 @@ class Runner:
         log = self.store.folder(progress.job.key) / "log.txt"
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
         killed = f", killed by signal {-status}" if status < 0 else ""
-        memory = ", perhaps for lack of memory" if status == DIED else ""
+        memory = ", perhaps for lack of memory" if status == KILLED else ""
         return "\n".join([f"{log} (status {status}{killed}{memory}):", *lines[-TAIL:]])

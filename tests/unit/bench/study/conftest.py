@@ -40,7 +40,7 @@ def fakes(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(FAKES)
     monkeypatch.setenv("PYTHONPATH", str(folder))
-    monkeypatch.setattr("headway.bench.study.executors.PRELOAD", "--bare")
+    monkeypatch.setattr("headway.bench.processes.start_method", lambda gpu: "spawn")
     return folder
 
 

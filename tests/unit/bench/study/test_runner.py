@@ -233,22 +233,23 @@ STUDY = textwrap.dedent(
     """
     import sys
     from pathlib import Path
+    import headway.bench.processes as processes
     from headway.bench.study.executors import LocalExecutor
-    import headway.bench.study.executors as executors
     from headway.bench.study.job import Job, Store
     from headway.bench.study.runner import Runner
 
-    executors.PRELOAD = "--bare"
-    jobs = []
-    for number in range(8):
-        needs = {"before": jobs[number // 2].key} if number > 1 else {}
-        config = {"name": str(number), "seconds": 0.15, "value": number}
-        jobs.append(Job(kind="fake", config=config, needs=needs, label=str(number)))
-    runner = Runner(jobs, Store(Path(sys.argv[1])))
-    with LocalExecutor(2) as executor:
-        runner.run(executor)
-    assert all(progress.state == "done" for progress in runner.all.values())
-    print(sum(progress.result["value"] for progress in runner.all.values()))
+    processes.start_method = lambda gpu: "spawn"
+    if __name__ == "__main__":
+        jobs = []
+        for number in range(8):
+            needs = {"before": jobs[number // 2].key} if number > 1 else {}
+            config = {"name": str(number), "seconds": 0.15, "value": number}
+            jobs.append(Job(kind="fake", config=config, needs=needs, label=str(number)))
+        runner = Runner(jobs, Store(Path(sys.argv[1])))
+        with LocalExecutor(2) as executor:
+            runner.run(executor)
+        assert all(progress.state == "done" for progress in runner.all.values())
+        print(sum(progress.result["value"] for progress in runner.all.values()))
     """
 )
 
