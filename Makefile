@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow test-gpu lint format docs benchmark clean
+.PHONY: setup demo test test-slow test-gpu test-oldest lint format docs benchmark clean
 
 setup: .venv/ready
 
@@ -29,6 +29,16 @@ test: setup lint
 test-slow: setup  # what takes tens of seconds a test; continuous integration runs it too
 	$(PYTEST) --dist loadfile -m "slow and not gpu"
 
+test-oldest: .venv-oldest/ready  # the library with the oldest supported versions of torch and transformers
+	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n $$(nproc 2>/dev/null || echo 2) --dist loadfile \
+		-m "not gpu and not slow" tests/parity tests/unit/bias tests/unit/attention tests/unit/encodings tests/unit/models
+
+.venv-oldest/ready: pyproject.toml
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check \
+		'torch==2.11.*' 'transformers==5.17.*' -e '.[models,metrics]' pytest pytest-xdist hypothesis
+	touch $@
+
 test-gpu:  # on a machine with a CUDA GPU, in as many processes as there are cores; writes tests/gpu/record.json
 	$(or $(wildcard $(BIN)/python),$(PYTHON)) tests/gpu/run.py
 
@@ -48,4 +58,4 @@ benchmark: setup
 	$(BIN)/python -m benchmarks.cpu_attention
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-oldest

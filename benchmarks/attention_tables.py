@@ -48,7 +48,7 @@ def times(record: dict[str, Any]) -> str:
     environment = record["environment"]
     about = (
         f"{environment['gpu']}, torch {environment['torch']}, triton {environment['triton']}, bf16, 12 heads × 64, "
-        f"{environment['date']}; medians of graph replays; raw numbers in [{record['path']}]({record['path']})."
+        f"{environment['date']}; medians of graph replays; raw numbers in [{record['path']}](../{record['path']})."
     )
     return "\n".join([*lines, "", about + (spread(record, "replayed") if "shapes" in record else "")])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections import Counter
 from itertools import chain
@@ -18,19 +19,18 @@ STUDIES = ROOT / "results" / "studies"
 ENCODINGS = STUDIES / "encodings" / "results.json"
 SHORTER = STUDIES / "encodings-86m" / "results.json"  # once more, with fewer steps, one rate and four tasks
 SAME_TOKEN = STUDIES / "same-token" / "results.json"  # four of its rows with another seed
-PICTURE = ROOT / "docs" / "pictures" / "encodings.svg"
 DRAWN = (
     "none", "sinusoidal", "sinusoidal, amplitude 0.03", "learned", "alibi", "rope", "shaw", "t5", "diet-rel",
     "diet-abs 64, shared", "tisa", "tupe-rel",
 )  # fmt: skip
 
 
-def encodings_on_text(rows: tuple[str, ...] | None = None) -> str:
+def encodings_on_text() -> str:
     """Every row that was trained, the lowest loss first; medians over seeds of fine-tuning."""
     found = json.loads(ENCODINGS.read_text())
     columns = {column["name"]: (column, cells) for column, cells in zip(found["columns"], found["cells"], strict=True)}
     loss = columns["Loss"][1]
-    trained = [row for row in found["rows"] if loss[row["name"]]["summary"] and (rows is None or row["name"] in rows)]
+    trained = [row for row in found["rows"] if loss[row["name"]]["summary"]]
     shown = [name for name in columns if name != "GLUE"]
     lines = ["| | position | " + " | ".join(shown) + " |", "|---" * (len(shown) + 2) + "|"]
     for row in sorted(trained, key=lambda row: loss[row["name"]]["summary"]["median"]):
@@ -49,11 +49,6 @@ def encodings_on_text(rows: tuple[str, ...] | None = None) -> str:
         "results/studies/encodings.",
     ]
     return "\n".join(lines)
-
-
-def main_encodings() -> str:
-    """The README's rows."""
-    return encodings_on_text(DRAWN)
 
 
 def same_token() -> str:
@@ -220,8 +215,8 @@ def pretrained_positions() -> str:
     return "\n".join(lines)
 
 
-def draw() -> Path:
-    """Loss while training, and loss on longer texts."""
+def draw_encodings() -> bytes:
+    """Loss while training, and loss on longer texts, as SVG."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -253,9 +248,9 @@ def draw() -> Path:
         axes.grid(alpha=0.3)
     lines = dict(zip(*reversed(training.get_legend_handles_labels()), strict=True))
     figure.legend([lines[row] for row in DRAWN], DRAWN, loc="outside right upper", fontsize=8)
-    PICTURE.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(PICTURE, metadata={"Date": None})
-    return PICTURE
+    file = io.BytesIO()
+    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    return file.getvalue()
 
 
 def _medians(found: dict[str, Any], name: str) -> dict[str, float]:

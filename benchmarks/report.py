@@ -1,4 +1,4 @@
-"""Write the tables of the README and the docs from the newest committed results; numbers are never typed.
+"""Write the tables and pictures of the README and the docs from the newest committed results.
 
 python -m benchmarks.report [--check]
 """
@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import attention_tables
+from benchmarks.attention_chart import draw_attention
 from benchmarks.real_text import (
     cross_lingual,
     cross_lingual_ablation,
-    draw,
+    draw_encodings,
     encodings_on_text,
     learned_positions,
-    main_encodings,
     papers_grid,
     pretrained_positions,
     same_token,
@@ -53,7 +53,7 @@ def cpu_attention() -> str:
     lines.append(
         f"CPU, {environment['threads']} threads of {environment['processor']}, torch {environment['torch']}, float32, "
         f"12 heads × 64, {environment['date']}; medians of interleaved ratios in one run; raw numbers in "
-        f"[{record['path']}]({record['path']}). “torch, dense” is torch's own function with the same learned bias."
+        f"[{record['path']}](../{record['path']}). “torch, dense” is torch's own function with the same learned bias."
     )
     memory = record["memory"]
     length = max(memory["none"], key=int)
@@ -104,6 +104,39 @@ def pretraining() -> str:
     head = ("tokens/s, thousands", "MFU", "× transformers, fastest", "× same work")
     tables = {n: table for n, (_, table) in runs.items()}
     return _pretraining_table(runs, head, shown) + "\n" + _about_settings(tables)
+
+
+def pretraining_short() -> str:
+    """The rows of `pretraining` that the README shows."""
+    runs = _pretraining_runs(
+        lambda table, cell: table.fastest_transformers(cell, "training", same_work=True) is not None
+    )
+    cells = {(n, cell.row): cell for n, (_, table) in runs.items() for cell in table.measurements if cell.length == n}
+    fastest, same_work = (
+        {n: table.fastest_transformers(cells[n, "none"], "training", same_work=same) for n, (_, table) in runs.items()}
+        for same in (False, True)
+    )
+    as_it_comes = next(row for _, row in cells if row.startswith("transformers") and "compile=false" in row)
+    rows = {
+        "transformers, as it comes": dict.fromkeys(runs, as_it_comes),
+        "transformers, its fastest setting": fastest,
+        "transformers, doing the same work (its head at masked places alone)": same_work,
+        "headway, learned positions at the input": dict.fromkeys(runs, "learned"),
+        "headway, DIET-REL": dict.fromkeys(runs, "diet-rel"),
+    }
+    lines = ["| thousand tokens a second (over the fastest setting) | " + " | ".join(f"n = {n}" for n in runs) + " |"]
+    lines.append("|---" * (len(runs) + 1) + "|")
+    for label, names in rows.items():
+        columns = []
+        for n, (_, table) in runs.items():
+            cell, base = cells[n, names[n] or ""], fastest[n]
+            rate, over = cell.tokens_per_second("training"), base and table.ratio(cell, "training", base)
+            columns.append(f"{rate / 1e3:,.0f} ({1 / over.median:.2f})" if rate and over else "–")
+        lines.append(f"| {label} | " + " | ".join(columns) + " |")
+    [path] = {path for path, _ in runs.values()}
+    environment = next(iter(runs.values()))[1].environment
+    about = f"{environment['gpu']}, torch {environment['torch']}, bf16, {environment['date']}; [{path}]({path})."
+    return "\n".join([*lines, "", about])
 
 
 def pretraining_over_none() -> str:
@@ -305,13 +338,13 @@ TABLES = {
     "attention_bits": attention_bits,
     "attention_memory": attention_memory,
     "pretraining": pretraining,
+    "pretraining_short": pretraining_short,
     "pretraining_over_none": pretraining_over_none,
     "cost_on_cpu": cost_on_cpu,
     "translation": translation,
     "pretraining_wiki": pretraining_wiki,
     "pretraining_cpu": pretraining_cpu,
     "causes": causes,
-    "main_encodings": main_encodings,
     "encodings_on_text": encodings_on_text,
     "same_token": same_token,
     "learned_positions": learned_positions,
@@ -325,7 +358,12 @@ TABLES = {
     "papers_grid": papers_grid,
     "claims": claims,
 }
-PAGES = ("README.md", "docs/gpu.md", "docs/results.md", "docs/claims.md")
+PAGES = ("README.md", "docs/cpu.md", "docs/gpu.md", "docs/results.md", "docs/claims.md")
+PICTURES: dict[str, Callable[[], bytes]] = {
+    "docs/pictures/attention.svg": lambda: draw_attention(newest("attention")),
+    "docs/pictures/encodings.svg": draw_encodings,
+}
+NUMBER = re.compile(r"-?\d+\.?\d*")
 
 
 def rendered(text: str) -> str:
@@ -335,19 +373,27 @@ def rendered(text: str) -> str:
     return text
 
 
+def same_picture(ours: str, drawn: str) -> bool:
+    """Compare two SVG files; coordinates may differ by rounding, as they do from one processor to another."""
+    coordinates = [[float(number) for number in NUMBER.findall(text)] for text in (ours, drawn)]
+    close = all(abs(a - b) < 0.01 for a, b in zip(*coordinates, strict=False))
+    return close and NUMBER.sub("", ours) == NUMBER.sub("", drawn)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--check", action="store_true", help="fail if a page is not up to date")
-    options = parser.parse_args()
-    for page in (ROOT / name for name in PAGES):
-        text = page.read_text()
-        new = rendered(text)
-        if options.check and new != text:
-            sys.exit(f"{page.name} differs from the results: python -m benchmarks.report")
-        page.write_text(new)
-        print(f"{page.name}: up to date")
-    if not options.check:
-        print(f"drew {draw().relative_to(ROOT)}")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if something is not up to date")
+    check = parser.parse_args().check
+    for name in (*PAGES, *PICTURES):
+        path = ROOT / name
+        old = path.read_text() if path.exists() else ""
+        new = PICTURES[name]().decode() if name in PICTURES else rendered(old)
+        same = same_picture(old, new) if name in PICTURES else old == new
+        if check and not same:
+            sys.exit(f"{name} differs from the results. Run: python -m benchmarks.report")
+        if not same:
+            path.write_text(new)
+        print(f"{name}: {'up to date' if same else 'written'}")
 
 
 if __name__ == "__main__":
