@@ -137,6 +137,25 @@ def encoding(
     return replace(chosen, options={**chosen.options, **options}, **keywords).build(dims, num_segments=num_segments)
 
 
+OLD_FIELDS = ("sharing", "segments", "options", "encoding_options")
+
+
+def with_one_encoding(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Fold the fields that once stood beside `encoding` in a configuration into its text.
+
+    Checkpoints, converted models and results from before the encoding was one text say "encoding": "diet-abs",
+    "sharing": "layer", "segments": "input" and "options" or "encoding_options": {"rank": 64}. This is the one place
+    that reads them; a configuration without such fields stays as it is.
+    """
+    old = {name: config[name] for name in OLD_FIELDS if name in config}
+    rest = {name: value for name, value in config.items() if name not in old}
+    if not old:
+        return rest
+    options = old.get("options") or old.get("encoding_options") or {}
+    choice = EncodingChoice(config["encoding"], options, sharing=old.get("sharing"), segments=old.get("segments"))
+    return {**rest, "encoding": str(choice)}
+
+
 def split_choice(text: str) -> tuple[str, dict[str, str]]:
     """Split NAME[:OPTION=VALUE,...] into the name and the text of each option; neither needs to exist."""
     name, colon, rest = (each.strip() for each in text.partition(":"))

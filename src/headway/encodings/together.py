@@ -76,34 +76,71 @@ class Together(Encoding):
             part.reset_parameters()
 
     def _embed(self, x: Tensor, q_start: int, segments: Tensor | None, documents: Tensor | None) -> Tensor:
-        for part in self._each:
-            x = part._embed(x, q_start, segments if part.takes_segments else None, documents)
-        return x
+        return embed_all(self._each, x, q_start=q_start, segments=segments, documents=documents)
 
     def _rotate(
         self, q: Tensor, k: Tensor, layer: int, q_start: int | Tensor, documents: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        for part in self._each:
-            q, k = part._rotate(q, k, layer, q_start, documents)
-        return q, k
+        return rotate_all(self._each, q, k, layer=layer, q_start=q_start, documents=documents)
 
     def _bias(
         self, layer: int, q_len: int, k_len: int, q_start: int, segments: Tensor | None, documents: Tensor | None
     ) -> Bias | None:
-        total: Bias | None = None
-        for part in self._each:
-            # Through the public method, so that a part that sees no ids is kept for inference beside one that does.
-            own = segments if part.takes_segments else None
-            bias = part.bias(layer, q_len, k_len, q_start, segments=own, documents=documents)
-            total = bias if total is None else total + bias
-        return total
+        return sum_biases(self._each, layer, q_len, k_len, q_start, segments=segments, documents=documents)
 
     def _value_bias(self, layer: int, q_len: int, k_len: int, q_start: int) -> ValueBias | None:
-        total: ValueBias | None = None
-        for part in self._each:
-            bias = part._value_bias(layer, q_len, k_len, q_start)
-            total = bias if total is None else total + bias
-        return total
+        return sum_value_biases(self._each, layer, q_len, k_len, q_start)
+
+
+# How encodings act together. `Together` is made of these, and so is what a model's layers share
+# (`headway.models.frame`): a model keeps the encoding of segments apart from that of positions.
+
+
+def embed_all(
+    parts: Sequence[Encoding], x: Tensor, *, q_start: int, segments: Tensor | None, documents: Tensor | None
+) -> Tensor:
+    """Add what each encoding adds to the input embeddings x, (B, L, E)."""
+    for part in parts:
+        x = part.embed(x, q_start=q_start, segments=segments if part.takes_segments else None, documents=documents)
+    return x
+
+
+def rotate_all(
+    parts: Sequence[Encoding], q: Tensor, k: Tensor, *, layer: int, q_start: int | Tensor, documents: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Turn q and k, (B, H, L, D), by each encoding in order."""
+    for part in parts:
+        q, k = part.rotate(q, k, layer=layer, q_start=q_start, documents=documents)
+    return q, k
+
+
+def sum_biases(
+    parts: Sequence[Encoding],
+    layer: int,
+    q_len: int,
+    k_len: int,
+    q_start: int,
+    *,
+    segments: Tensor | None,
+    documents: Tensor | None,
+) -> Bias | None:
+    """Sum the biases on the scores of one layer."""
+    total: Bias | None = None
+    for part in parts:
+        # Without ids that mean nothing to it, a part keeps its bias for inference beside one that has them.
+        ids = segments if part.takes_segments and "scores" in part.places else None
+        bias = part.bias(layer, q_len, k_len, q_start, segments=ids, documents=documents)
+        total = bias if total is None else total + bias
+    return total
+
+
+def sum_value_biases(parts: Sequence[Encoding], layer: int, q_len: int, k_len: int, q_start: int) -> ValueBias | None:
+    """Sum the biases on the values of one layer."""
+    total: ValueBias | None = None
+    for part in parts:
+        bias = part.value_bias(layer, q_len, k_len, q_start)
+        total = bias if total is None else total + bias
+    return total
 
 
 def parts_of(encoding: Encoding | None) -> list[Encoding]:

@@ -5,29 +5,46 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import field, fields
-from typing import Any, ClassVar
+from dataclasses import fields, replace
+from typing import Any, ClassVar, Self
 
 import torch
 from transformers import PreTrainedConfig
 
-from headway.encodings import ENCODINGS, DietAbs, Encoding, Together, encoding, option_names, parts_of
+from headway.encodings import ENCODINGS, DietAbs, Dimensions, Encoding, EncodingChoice, option_names, parts_of
+from headway.encodings.choice import OLD_FIELDS, with_one_encoding
 
 ATTENTIONS = ("full", "linformer")
 PROJECTION_SHARINGS = ("none", "head", "key-value", "layer")
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 
 
-class EncoderConfig(PreTrainedConfig):  # type: ignore[misc]
+class HeadwayConfig(PreTrainedConfig):  # type: ignore[misc]
+    """A transformers configuration that names its encoding in one text, `encoding`; see `EncodingChoice`."""
+
+    encoding: str = "none"
+
+    @property
+    def choice(self) -> EncodingChoice:
+        """The encoding with all its options."""
+        return EncodingChoice.parse(self.encoding)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
+        """Make a configuration from its saved values, as `from_pretrained` does with those of config.json."""
+        _check_names({name: value for name, value in kwargs.items() if name in OLD_FIELDS}, [], {})
+        config: Self = super().from_dict(with_one_encoding(config_dict), **kwargs)
+        return config
+
+
+class EncoderConfig(HeadwayConfig):
     """Sizes and choices of an encoder; what is not given is BERT-base (Devlin et al. 2019).
 
     Args:
         max_position_embeddings: longest sequence of training; the limit of encodings that do not extend.
         type_vocab_size: number of segments.
-        encoding: a name of `headway.ENCODINGS`, or several joined by "+".
-        sharing: none, head or layer, for all that has parameters per head; the encoding's own default unless given.
-        segments: none, input or per-head.
-        encoding_options: options of the encoding, such as {"rank": 128}.
+        encoding: the encoding with its options, such as "diet-abs:rank=64,sharing=layer,segments=per-head". Segments
+            that it does not name are those of BERT, segments=input.
         attention: full, or linformer, which projects keys and values to `projected_length` along the length.
         projection_sharing: none, head (all heads of a layer), key-value (those, and keys with values) or layer (all).
         initializer_range: of words, projections and heads; encodings draw their own (their option init_std).
@@ -43,10 +60,7 @@ class EncoderConfig(PreTrainedConfig):  # type: ignore[misc]
     intermediate_size: int = 3072
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
-    encoding: str = "learned"
-    sharing: str | None = None
-    segments: str = "input"
-    encoding_options: dict[str, Any] = field(default_factory=dict)
+    encoding: str = "learned:segments=input"
     attention: str = "full"
     projected_length: int | None = None
     projection_sharing: str = "key-value"
@@ -67,44 +81,39 @@ class EncoderConfig(PreTrainedConfig):  # type: ignore[misc]
 
     def check(self) -> None:
         """Raise where a setting is wrong. Models ask again: `from_pretrained` changes a configuration that was made."""
-        check_encoding(self)
+        self.encoding = str(self.choice)
         self._check_sizes()
         self._check_attention()
+
+    @property
+    def choice(self) -> EncodingChoice:
+        """The encoding with all its options, segments among them."""
+        choice = super().choice
+        return replace(choice, segments=choice.segments or "input")
 
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_attention_heads
 
     def build(self) -> tuple[Encoding, Encoding | None]:
-        """The encoding of positions and, where there are any, that of segments.
-
-        Apart, so that a checkpoint without segments can go on with them (Chen et al. 2021b, App. A): the tensors of
-        positions have the same names in both.
-        """
-        options = dict(self.encoding_options)
-        if "key_length" in options:
+        """Build the encoding of positions and, where there are any, that of segments; see `build_apart`."""
+        choice = self.choice
+        if "key_length" in choice.options:
             raise ValueError(
                 "key_length: no option of a model's encoding; it follows from projected_length. Leave it out."
             )
-        if self.attention == "linformer" and DietAbs.name in self.encoding.split("+"):
-            options["key_length"] = self.projected_length
-        built = encoding(
-            self.encoding,
+        if self.attention == "linformer" and DietAbs in choice.kinds:
+            choice = replace(choice, options={**choice.options, "key_length": self.projected_length})
+        dims = Dimensions(
             num_layers=self.num_hidden_layers,
             num_heads=self.num_attention_heads,
             head_dim=self.head_dim,
             max_length=self.max_position_embeddings,
-            sharing=self.sharing,
-            segments=self.segments,
-            num_segments=self.type_vocab_size,
-            **options,
         )
-        parts = parts_of(built)
+        position, segments = choice.build_apart(dims, num_segments=self.type_vocab_size)
         if self.attention == "linformer":
-            _check_linformer(parts)
-        if self.segments == "none":
-            return built, None
-        return parts[0] if len(parts) == 2 else Together(parts[:-1]), parts[-1]
+            _check_linformer([*parts_of(position), *parts_of(segments)])
+        return position, segments
 
     def _check_sizes(self) -> None:
         for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
@@ -146,19 +155,6 @@ class EncoderConfig(PreTrainedConfig):  # type: ignore[misc]
             )
 
 
-def check_encoding(config: Any) -> None:
-    """Raise where `encoding` and its options are not of their types; what they say is known when it is built."""
-    if not isinstance(config.encoding, str):
-        raise ValueError(
-            f"encoding: expected a name, or several joined by '+', got {config.encoding!r}. "
-            f"Without position it is 'none'."
-        )
-    if not isinstance(config.encoding_options, dict):
-        raise ValueError(
-            f"encoding_options: expected options by name, such as {{'rank': 128}}, got {config.encoding_options!r}."
-        )
-
-
 def check_numbers(config: Any, shares: Iterable[str]) -> None:
     """Raise where one of the numbers is none, or out of its range: layers would, with a message of torch's."""
     for name in ("max_position_embeddings", "type_vocab_size"):
@@ -191,7 +187,10 @@ OTHER_NAMES = {  # as encodings and other libraries call them
 }
 ELSEWHERE = {  # what follows from other settings, or stands under another
     "head_dim": "no such setting; it is hidden_size / num_attention_heads. Set those.",
-    "rope_theta": "it is an option of the encoding. Pass encoding_options={'base': ...}.",
+    "rope_theta": "it is an option of the encoding. Write it there: encoding='rope:base=...'.",
+    "sharing": "it is part of the encoding. Write it there: encoding='diet-abs:sharing=...'.",
+    "segments": "it is part of the encoding. Write it there: encoding='diet-abs:segments=...'.",
+    "encoding_options": "they are part of the encoding. Write them there: encoding='diet-abs:rank=...'.",
 }
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
 FIXED: dict[str, Any] = {  # what other libraries' models can change and ours cannot, with what ours do
@@ -200,7 +199,7 @@ FIXED: dict[str, Any] = {  # what other libraries' models can change and ours ca
     "add_cross_attention": False,
 }
 OF_ONE = (  # that one of our models has and the other has not
-    "segments", "attention", "projected_length", "projection_sharing", "classifier_dropout", "type_vocab_size",
+    "attention", "projected_length", "projection_sharing", "classifier_dropout", "type_vocab_size",
     "encoder_layers", "decoder_layers", "cross", "norm", "activation_dropout_prob", "label_smoothing",
 )  # fmt: skip
 
@@ -218,7 +217,7 @@ def _check_names(names: Mapping[str, Any], known: list[str], fixed: Mapping[str,
         if name in ELSEWHERE:
             raise ValueError(f"{name}: {ELSEWHERE[name]}")
         if name in options:
-            raise ValueError(f"{name}: it is an option of the encoding. Pass encoding_options={{{name!r}: ...}}.")
+            raise ValueError(f"{name}: it is an option of the encoding. Write it there: encoding='NAME:{name}=...'.")
         # Ids of other special tokens are not misspelt: cls_token_id and its like say what a tokenizer says as well.
         near = [] if name.endswith("_token_id") else difflib.get_close_matches(name, known, n=1, cutoff=0.8)
         meant = OTHER_NAMES.get(name, near[0] if near else None)
@@ -247,5 +246,5 @@ def _check_linformer(parts: list[Encoding]) -> None:
             raise NotImplementedError(
                 f"attention: linformer's keys are mixtures of all positions, on which {part.name} "
                 f"({' and '.join(part.places)}) is not defined. Use an encoding of the input (learned, sinusoidal, "
-                f"none), diet-abs, and segments='input' or 'none'; or attention='full'."
+                f"none), diet-abs, and segments=input or none; or attention='full'."
             )

@@ -1,4 +1,4 @@
-"""The encoder: BERT's architecture, in which position enters only through the encoding's four methods."""
+"""The encoder: BERT's architecture with any encoding."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from transformers.utils import can_return_tuple
 from headway.bias.checks import check_ids
 from headway.encodings import Encoding, parts_of
 from headway.models.config import EncoderConfig
-from headway.models.frame import Frame
+from headway.models.frame import ForwardContext
 from headway.models.layers import EncoderLayer, LengthProjection, Pooler
 from headway.models.norm import LayerNorm
-from headway.models.padding import padding
+from headway.models.padding import lengths_or_mask
 from headway.models.pretrained import HeadwayPreTrainedModel
 from headway.running import may_read
 
 
 class EncoderPreTrainedModel(HeadwayPreTrainedModel):
-    """What all encoder models share."""
+    """Base of the encoder and of the models with a head on it."""
 
     config_class = EncoderConfig
     config: EncoderConfig
     base_model_prefix = "encoder"
     _no_split_modules: ClassVar[list[str]] = ["EncoderLayer"]
-    _draw_themselves: ClassVar[tuple[type[nn.Module], ...]] = (Encoding, LengthProjection)
-    # A head is left behind when a model goes on to another task; any other tensor that has no place is an error.
+    _resettable: ClassVar[tuple[type[nn.Module], ...]] = (Encoding, LengthProjection)
+    # Loading a model for another task drops its head; any other tensor without a place in the model is an error.
     _keys_to_ignore_on_load_unexpected: ClassVar[set[str]] = {
         r"^prediction\.",
         r"^classifier\.",
@@ -35,14 +35,11 @@ class EncoderPreTrainedModel(HeadwayPreTrainedModel):
         r"(^|\.)pooler\.",
     }
 
-    def _choices(self) -> str:
-        return f"{super()._choices()} and segments {self.config.segments!r}"
-
 
 class EncoderModel(EncoderPreTrainedModel):
-    """Words, position and segments through the layers; without a head.
+    """The encoder without a head.
 
-    `encoding` is the encoding of positions, `segments` that of segments (None where there is none).
+    `encoding` is the encoding of positions, and `segments` that of segments, or None.
     """
 
     def __init__(self, config: EncoderConfig, add_pooling_layer: bool = True) -> None:
@@ -68,33 +65,34 @@ class EncoderModel(EncoderPreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
     ) -> BaseModelOutputWithPooling:
-        """Hidden states of every token, and the pooled first one.
+        """Compute the hidden state of every token, and the pooled state of the first one.
 
         Args:
-            input_ids: (B, L) words; or `inputs_embeds`, (B, L, E), in their place.
+            input_ids: (B, L) token ids; or pass `inputs_embeds`, (B, L, E), instead.
             attention_mask: (B, L), nonzero = a word, zero = padding; or boolean (B, Lq, Lk) or (B, H|1, Lq, Lk), True =
                 may attend.
             token_type_ids: (B, L) segments; all 0 unless given.
-            documents: (B, L) ids of packed texts. They do not see one another and each counts its positions from 0;
-                padding has an id of its own, such as -1. The first token is then that of one text among several, so
-                that nothing is pooled: `pooler_output` is None.
-            lengths: (B,) words of each sequence, all padding after them, in place of attention_mask. On a GPU a model
-                can only know this if it is told.
-            output_attentions: also the weights, (B, H, L, Lk) for each layer, before dropout; from the plain formula.
-            output_hidden_states: also the layers' inputs and the last output.
+            documents: (B, L) ids of packed texts, which do not attend to one another and each count positions from 0;
+                padding has an id of its own, such as -1. As the first token then belongs to only one of the texts,
+                nothing is pooled, and `pooler_output` is None.
+            lengths: (B,) number of words of each sequence, with padding on the right, instead of attention_mask. On a
+                GPU this is faster, because the model does not read a mask there.
+            output_attentions: also return the weights of each layer, (B, H, L, Lk), before dropout, computed by the
+                plain formula.
+            output_hidden_states: also return the input of each layer and the last output.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("input_ids, inputs_embeds: expected exactly one of them, got both or neither.")
         if input_ids is not None and input_ids.numel() and may_read(input_ids):
             check_ids("input_ids", input_ids, self.words.num_embeddings, "vocab_size")
         x = self.words(input_ids) if inputs_embeds is None else inputs_embeds
-        frame = self._frame(x, attention_mask, token_type_ids, documents, lengths)
-        x = self.dropout(self.norm(frame.embed(x)))
+        context = self._context(x, attention_mask, token_type_ids, documents, lengths)
+        x = self.dropout(self.norm(context.embed(x)))
         with_weights = self.config.output_attentions if output_attentions is None else output_attentions
         with_states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         states, all_weights = [x], []
         for layer in self.layers:
-            x, weights = layer(x, frame, self.projection, with_weights)
+            x, weights = layer(x, context, self.projection, with_weights)
             states.append(x)
             all_weights.append(weights)
         return BaseModelOutputWithPooling(
@@ -104,17 +102,17 @@ class EncoderModel(EncoderPreTrainedModel):
             attentions=tuple(all_weights) if with_weights else None,
         )
 
-    def _frame(
+    def _context(
         self,
         x: Tensor,
         attention_mask: Tensor | None,
         token_type_ids: Tensor | None,
         documents: Tensor | None,
         lengths: Tensor | None,
-    ) -> Frame:
+    ) -> ForwardContext:
         if x.dim() != 3:
             raise ValueError(
-                f"input_ids: expected (B, L), got {x.dim() - 1} axes. Of one sequence, pass input_ids[None]."
+                f"input_ids: expected (B, L), got {x.dim() - 1} axes. For one sequence, pass input_ids[None]."
             )
         batch, length, _ = x.shape
         if batch == 0 or length == 0:
@@ -126,13 +124,13 @@ class EncoderModel(EncoderPreTrainedModel):
                 raise ValueError(f"{name}: expected {(batch, length)} (from the input), got {tuple(ids.shape)}.")
         if self.projection is not None and documents is not None:
             raise NotImplementedError(
-                "documents: linformer mixes all keys of a row, so that packed texts would see one another. "
+                "documents: linformer mixes all keys of a row, so that packed texts would attend to one another. "
                 "Pad each text to a row of its own, or use attention='full'."
             )
-        lengths, mask = padding(attention_mask, lengths, (batch, length))
+        lengths, mask = lengths_or_mask(attention_mask, lengths, (batch, length))
         if self.segments is None:
             _check_no_segments(token_type_ids)
-        return Frame(
+        return ForwardContext(
             [*parts_of(self.encoding), *([] if self.segments is None else [self.segments])],
             scale=self.encoding.scale,
             q_len=length,
@@ -147,14 +145,15 @@ class EncoderModel(EncoderPreTrainedModel):
 
 
 def _check_no_segments(token_type_ids: Tensor | None) -> None:
-    """Tokenizers give ids of segments unasked. All of segment 0 is no loss; others would be lost, which is an error.
+    """Raise ValueError if there are segment ids other than 0, which a model without segments would ignore.
 
-    Read on the CPU only: elsewhere it would wait for the device.
+    Tokenizers return segment ids without being asked, so ids that are all 0 are accepted. The ids are read on the CPU
+    only; on a GPU that would wait for the device.
     """
     if token_type_ids is None or not may_read(token_type_ids):
         return
     if bool(token_type_ids.any()):
         raise ValueError(
-            "token_type_ids: expected segment 0 everywhere, because the model has segments='none', got others. "
-            "Build or load it with segments='input' or segments='per-head', or leave the ids out."
+            "token_type_ids: expected segment 0 everywhere, because the model has segments=none, got others. "
+            "Build or load it with an encoding that has segments=input or segments=per-head, or leave the ids out."
         )

@@ -1,4 +1,4 @@
-"""What all layers of one forward pass have in common: how the encodings act in it, who may attend to whom, and how."""
+"""What all layers of one forward pass share: how the encodings act in it, the masks, and the call of attention."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from headway.attention.eager import weighted
 from headway.attention.request import checked
 from headway.bias import Bias, ValueBias
 from headway.encodings import Encoding
+from headway.encodings.together import embed_all, rotate_all, sum_biases, sum_value_biases
 from headway.running import autocast_dtype
 
 
-class Frame:
-    """The four places of all encodings of a model, and the masks, for one batch.
+class ForwardContext:
+    """Lengths, masks and encodings of one forward pass, through which every layer attends.
 
-    What layers share is worked out once; the rest when its layer asks.
+    A bias that layers share is computed once, when the context is made; others when their layer asks.
     """
 
     def __init__(
@@ -27,13 +28,13 @@ class Frame:
         *,
         scale: float | None,
         q_len: int,
-        k_len: int,  # differs from q_len where keys are projected along the length, cached, or another sequence's
+        k_len: int,  # differs from q_len if keys are projected along the length, cached, or of another sequence
         q_start: int = 0,  # position of the first query (cached decoding)
         segments: Tensor | None = None,  # (B, L)
         documents: Tensor | None = None,  # (B, L)
         lengths: Tensor | None = None,  # (B,)
         mask: Tensor | None = None,  # (B, H|1, Lq|1, Lk) boolean
-        x: Tensor | None = None,  # (B, L, E), what goes into the layers, if q, k and v are as it is in all of them
+        x: Tensor | None = None,  # (B, L, E), if q, k and v of all layers have its length, dtype and device
         heads: tuple[int, int] | None = None,  # H and D
     ) -> None:
         self.encodings = encodings
@@ -52,20 +53,18 @@ class Frame:
             )
 
     def embed(self, x: Tensor) -> Tensor:
-        for part in self.encodings:
-            x = part.embed(x, q_start=self.q_start, segments=self._ids(part), documents=self.documents)
-        return x
+        """Add to the input embeddings x, (B, L, E), what the encodings add."""
+        return embed_all(self.encodings, x, q_start=self.q_start, segments=self.segments, documents=self.documents)
 
     def rotate(self, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        for part in self.encodings:
-            q, k = part.rotate(q, k, layer=layer, q_start=self.q_start, documents=self.documents)
-        return q, k
+        """Rotate q and k, both (B, H, L, D), by all encodings."""
+        return rotate_all(self.encodings, q, k, layer=layer, q_start=self.q_start, documents=self.documents)
 
-    def parted(self, qkv: Tensor, layer: int) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Of what one projection made, (B, L, 3, H, D): q and k, turned, and v; and that itself if nothing turned."""
+    def split_and_rotate(self, qkv: Tensor, layer: int) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Split packed qkv, (B, L, 3, H, D), into rotated q, k and v; also return qkv if nothing was rotated."""
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        turned_q, turned_k = self.rotate(q, k, layer)
-        return turned_q, turned_k, v, qkv if turned_q is q and turned_k is k else None
+        rotated_q, rotated_k = self.rotate(q, k, layer)
+        return rotated_q, rotated_k, v, qkv if rotated_q is q and rotated_k is k else None
 
     def attend(
         self,
@@ -77,15 +76,16 @@ class Frame:
         causal: bool = False,
         dropout: float = 0.0,
         output_attentions: bool = False,
-        all_seen: bool = False,  # whether there is no padding among these keys
-        qkv: Tensor | None = None,  # (B, L, 3, H, D), where q, k and v are as one projection made them
-    ) -> tuple[Tensor, Tensor | None]:  # (B, H, Lq, D), and the weights (B, H, Lq, Lk) if they were asked for
+        no_padding: bool = False,  # whether to leave out mask and lengths, because these keys have no padding
+        qkv: Tensor | None = None,  # (B, L, 3, H, D), if q, k and v are views of one projection's output
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend with bias and masks of a layer; return (B, H, Lq, D) and, if asked for, weights (B, H, Lq, Lk)."""
         arguments: dict[str, Any] = {
             "bias": self.bias(layer),
             "value_bias": self.value_bias(layer),
-            "mask": None if all_seen else self.mask,
+            "mask": None if no_padding else self.mask,
             "causal": causal,
-            "lengths": None if all_seen else self.lengths,
+            "lengths": None if no_padding else self.lengths,
             "documents": self.documents,
             "scale": self.scale,
             "dropout": dropout,
@@ -97,26 +97,15 @@ class Frame:
         return attention(q, k, v, **arguments), None
 
     def bias(self, layer: int) -> Bias | None:
-        return _plus(self.shared_bias, self._sum(self.own, layer))
+        """Return the bias of a layer's scores, or None."""
+        own = self._sum(self.own, layer)
+        return own if self.shared_bias is None else self.shared_bias + own
 
     def value_bias(self, layer: int) -> ValueBias | None:
-        total: ValueBias | None = None
-        for part in self.encodings:
-            term = part.value_bias(layer, self.q_len, self.k_len, self.q_start)
-            total = term if total is None else total + term
-        return total
+        """Return the bias of a layer's values, or None."""
+        return sum_value_biases(self.encodings, layer, self.q_len, self.k_len, self.q_start)
 
     def _sum(self, parts: Sequence[Encoding], layer: int) -> Bias | None:
-        total: Bias | None = None
-        for part in parts:
-            ids = self._ids(part) if "scores" in part.places else None  # those at the input have no say on scores
-            term = part.bias(layer, self.q_len, self.k_len, self.q_start, segments=ids, documents=self.documents)
-            total = _plus(total, term)
-        return total
-
-    def _ids(self, part: Encoding) -> Tensor | None:
-        return self.segments if part.takes_segments else None
-
-
-def _plus(a: Bias | None, b: Bias | None) -> Bias | None:
-    return b if a is None else a + b
+        return sum_biases(
+            parts, layer, self.q_len, self.k_len, self.q_start, segments=self.segments, documents=self.documents
+        )

@@ -1,4 +1,4 @@
-"""What an encoder is trained for: masked words, classes or numbers, and spans of text."""
+"""Encoders with a head: for masked words, for classes or numbers, and for spans of text."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from transformers.utils import can_return_tuple
 from headway.bias.checks import check_ids, check_integer
 from headway.models.config import EncoderConfig
 from headway.models.encoder import EncoderModel, EncoderPreTrainedModel
-from headway.models.losses import cross_entropy, precise, span_loss
+from headway.models.losses import cross_entropy, span_loss, upcast
 from headway.models.norm import LayerNorm
 from headway.running import may_read
 
 
 class MaskedLMHead(nn.Module):
-    """A layer with GELU and LayerNorm, and the scores of all words: the product with their embeddings, and a bias."""
+    """A layer with GELU and LayerNorm, then the scores of all words by the word embeddings and a bias."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -30,15 +30,16 @@ class MaskedLMHead(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # (..., E) to (..., vocabulary)
         x = self.norm(F.gelu(self.transform(x)))
         if x.device.type == "cuda":
-            return aligned(x, self.decoder)
+            return aligned_linear(x, self.decoder)
         scores: Tensor = self.decoder(x)
         return scores
 
 
-def aligned(x: Tensor, linear: nn.Linear, multiple: int = 64) -> Tensor:  # (..., E) to (..., outputs)
-    """linear(x), worked out with rows of zeros added to the weight up to a multiple.
+def aligned_linear(x: Tensor, linear: nn.Linear, multiple: int = 64) -> Tensor:  # (..., E) to (..., outputs)
+    """Compute linear(x) with the weight zero-padded to a multiple of outputs, for the speed of tensor cores.
 
-    Tensor cores read and write at full speed only rows of a multiple of 16 bytes, and BERT's 30,522 words are none.
+    They read and write at full speed only rows of a multiple of 16 bytes, which the scores of BERT's 30,522 words are
+    not.
     """
     outputs = linear.weight.shape[0]
     spare = -outputs % multiple
@@ -47,7 +48,7 @@ def aligned(x: Tensor, linear: nn.Linear, multiple: int = 64) -> Tensor:  # (...
 
 
 class EncoderForMaskedLM(EncoderPreTrainedModel):
-    """The encoder with a head that names masked words; its output weights are the word embeddings."""
+    """The encoder with a head that predicts masked words; its output weight is that of the word embeddings."""
 
     _tied_weights_keys: ClassVar[dict[str, str]] = {"prediction.decoder.weight": "encoder.words.weight"}
     accepts_loss_kwargs = True  # tells transformers' Trainer that forward takes num_items_in_batch
@@ -79,13 +80,13 @@ class EncoderForMaskedLM(EncoderPreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
     ) -> MaskedLMOutput:
-        """The scores of all words at every position, (B, L, vocabulary), or at the masked ones, (N, vocabulary).
+        """Compute the scores of all words at every position, (B, L, vocabulary), or at N masked ones, (N, vocabulary).
 
         Args:
-            labels: (B, L) words to name, -100 = none; (N,) beside masked_positions. Without any label the loss is 0.
-            masked_positions: (N,) indices into B * L. The scores are worked out there only, which saves most of the
-                head's time. A fixed N, with label -100 in unused places, compiles once.
-            num_items_in_batch: what the sum of losses is divided by, in place of this batch's number of labels.
+            labels: (B, L) words to predict, -100 = none; (N,) with masked_positions. Without any label the loss is 0.
+            masked_positions: (N,) indices into B * L. The scores are computed there only, which saves most of the
+                head's time. With a fixed N, and label -100 in unused places, the model compiles once.
+            num_items_in_batch: divisor of the summed loss in place of this batch's number of labels.
         The other arguments are those of `EncoderModel`.
         """
         output = self.encoder(
@@ -120,7 +121,7 @@ def _check_positions(masked_positions: Tensor, places: int) -> tuple[int, ...]:
     if masked_positions.dim() != 1:
         raise ValueError(
             f"masked_positions: expected (N,) indices into B * L, got {tuple(masked_positions.shape)}. "
-            f"Of a mask (B, L) these are mask.flatten().nonzero()[:, 0]."
+            f"From a mask (B, L), compute mask.flatten().nonzero()[:, 0]."
         )
     check_integer("masked_positions", masked_positions)
     if may_read(masked_positions) and masked_positions.numel():
@@ -129,7 +130,7 @@ def _check_positions(masked_positions: Tensor, places: int) -> tuple[int, ...]:
 
 
 class EncoderForSequenceClassification(EncoderPreTrainedModel):
-    """The encoder with a layer on the pooled output: classes, several labels at once, or numbers (`problem_type`)."""
+    """The encoder with a classifier, for classes, for several labels at once, or for numbers (`problem_type`)."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config)
@@ -154,7 +155,7 @@ class EncoderForSequenceClassification(EncoderPreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
     ) -> SequenceClassifierOutput:
-        """Scores (B, num_labels), one text or pair a row; packed texts have no pooled output, so they are not taken.
+        """Compute scores, (B, num_labels), of one text or pair in each row; packed texts are not supported.
 
         Args:
             labels: (B,) classes, -100 = none; (B, num_labels) zeros and ones for several labels at once; numbers for
@@ -189,7 +190,7 @@ class EncoderForSequenceClassification(EncoderPreTrainedModel):
                 self.config.problem_type = "multi_label_classification"
         if self.config.problem_type == "single_label_classification":
             return cross_entropy(logits, labels.flatten())
-        logits = precise(logits)
+        logits = upcast(logits)
         if labels.numel() != logits.numel():
             raise ValueError(
                 f"labels: expected {tuple(logits.shape)} for {self.config.problem_type}, got {tuple(labels.shape)}."
@@ -200,7 +201,7 @@ class EncoderForSequenceClassification(EncoderPreTrainedModel):
 
 
 class EncoderForQuestionAnswering(EncoderPreTrainedModel):
-    """The encoder with two scores per token: that an answer begins there, and that it ends there."""
+    """The encoder with two scores for each token: that an answer begins there, and that it ends there."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config)
@@ -221,7 +222,7 @@ class EncoderForQuestionAnswering(EncoderPreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
     ) -> QuestionAnsweringModelOutput:
-        """Scores of first and last token, (B, L) both; one question and text a row.
+        """Compute the scores of the first and the last token of an answer, (B, L) each; one question and text a row.
 
         Args:
             start_positions, end_positions: (B,) where the answer begins and ends; beyond the sequence = no answer here.

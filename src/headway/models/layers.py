@@ -1,4 +1,4 @@
-"""The encoder's layers: BERT's (Devlin et al. 2019, Sec. 3), with position wherever the encoding puts it."""
+"""The layers of BERT (Devlin et al. 2019, Sec. 3), with position wherever the encoding puts it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from headway.attention.linformer import projected
 from headway.models.config import EncoderConfig
-from headway.models.frame import Frame
+from headway.models.frame import ForwardContext
 from headway.models.norm import LayerNorm
-from headway.models.padding import kept
+from headway.models.padding import keep_mask
 
 
 class EncoderLayer(GradientCheckpointingLayer):  # type: ignore[misc]
-    """Attention and feed-forward, each followed by dropout, the sum with its input, and LayerNorm."""
+    """Attention and feed-forward layer, each followed by dropout, the residual sum and LayerNorm."""
 
     def __init__(self, config: EncoderConfig, index: int) -> None:
         super().__init__()
@@ -29,18 +29,18 @@ class EncoderLayer(GradientCheckpointingLayer):  # type: ignore[misc]
     def forward(
         self,
         x: Tensor,  # (B, L, E)
-        frame: Frame,
+        context: ForwardContext,
         projection: LengthProjection | None = None,
         output_attentions: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:  # (B, L, E), and the weights (B, H, L, Lk) if they were asked for
-        mixed, weights = self.attention(x, frame, projection, output_attentions)
+    ) -> tuple[Tensor, Tensor | None]:  # (B, L, E), and the weights (B, H, L, Lk) if asked for
+        mixed, weights = self.attention(x, context, projection, output_attentions)
         x = self.attention_norm(x + self.dropout(mixed))
         x = self.norm(x + self.dropout(self.down(F.gelu(self.up(x)))))
         return x, weights
 
 
 class SelfAttention(nn.Module):
-    """All heads' attention; the encoding turns q and k, and adds to scores and values."""
+    """Multi-head self-attention; the encoding may rotate q and k, and add to scores and values."""
 
     def __init__(self, config: EncoderConfig, index: int) -> None:
         super().__init__()
@@ -51,26 +51,26 @@ class SelfAttention(nn.Module):
         self.output = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(
-        self, x: Tensor, frame: Frame, projection: LengthProjection | None, output_attentions: bool
+        self, x: Tensor, context: ForwardContext, projection: LengthProjection | None, output_attentions: bool
     ) -> tuple[Tensor, Tensor | None]:
-        q, k, v, qkv = frame.parted(self.qkv(x).unflatten(-1, (3, *self.heads)), self.index)
-        if projection is not None:  # padding has no part in the projected keys: all of them may be seen
-            k, v = projection(k, v, self.index, kept(frame.lengths, frame.mask, frame.q_len))
-        mixed, weights = frame.attend(
+        q, k, v, qkv = context.split_and_rotate(self.qkv(x).unflatten(-1, (3, *self.heads)), self.index)
+        if projection is not None:  # the projected keys leave out padding, so that attention needs no mask
+            k, v = projection(k, v, self.index, keep_mask(context.lengths, context.mask, context.q_len))
+        mixed, weights = context.attend(
             q,
             k,
             v,
             self.index,
             dropout=self.dropout if self.training else 0.0,
             output_attentions=output_attentions,
-            all_seen=projection is not None,
+            no_padding=projection is not None,
             qkv=None if projection is not None else qkv,
         )
         return self.output(mixed.transpose(1, 2).flatten(2)), weights
 
 
 class LengthProjection(nn.Module):
-    """Linformer's projections of keys and values along the length, of all layers.
+    """Linformer's projections of keys and values along the length, for all layers.
 
     Paper:    Wang et al. (2020), "Linformer", Sec. 4
     Symbols:  E, F -> matrix[:, 0], matrix[:, 1], (layers, 2, heads, projected_length, max_length), each axis of size 1
@@ -82,7 +82,7 @@ class LengthProjection(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        assert config.projected_length is not None  # the configuration was checked
+        assert config.projected_length is not None  # checked by the configuration
         shared = ("none", "head", "key-value", "layer").index(config.projection_sharing)
         layers = 1 if shared >= 3 else config.num_hidden_layers
         kinds = 1 if shared >= 2 else 2
@@ -107,7 +107,7 @@ class LengthProjection(nn.Module):
 
 
 class Pooler(nn.Module):
-    """The first token's vector, through a layer and tanh."""
+    """A linear layer and tanh on the first token's hidden state."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""LayerNorm that keeps the layers' outputs in half precision under autocast."""
+"""A LayerNorm whose output stays in half precision under autocast."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from headway.running import autocast_dtype
 
 
 class LayerNorm(nn.LayerNorm):
-    """LayerNorm in float32 whose output, under autocast, has autocast's dtype.
+    """LayerNorm computed in float32 whose output, under autocast, has autocast's dtype.
 
-    torch's own leaves float32 behind it: every layer's output would then be written, read and kept for the backward
-    pass at twice the size, beside the half-precision copy that the next matrix product takes. Compiled, sum and norm
-    are one kernel that works in float32 and rounds once.
+    The output of torch's LayerNorm would be float32: every layer's output would be written, read and saved for the
+    backward pass at twice the size, in addition to the half-precision copy that the next matrix product takes. When
+    compiled, residual sum and norm are one kernel, which computes in float32 and rounds once.
     """
 
     def forward(self, x: Tensor) -> Tensor:

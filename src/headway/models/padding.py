@@ -1,4 +1,4 @@
-"""Which keys are padding: what callers say, as the two forms that attention takes."""
+"""Padding: converts the masks that callers give into the two forms that attention takes."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from headway.attention.request import check_lengths
 from headway.running import may_read
 
 
-def padding(
+def lengths_or_mask(
     attention_mask: Tensor | None,  # (B, L); or boolean (B, Lq, Lk) or (B, H|1, Lq, Lk)
     lengths: Tensor | None,  # (B,)
     shape: tuple[int, int],  # B and L of the input
 ) -> tuple[Tensor | None, Tensor | None]:  # lengths (B,), mask (B, H|1, Lq|1, Lk)
-    """`lengths` and `mask` for attention, at most one of them.
+    """Return `lengths` and `mask` for attention, at most one of which is not None.
 
-    On the CPU a mask (B, L) is read: all ones is no mask, ones and then zeros are lengths, for which attention has
-    faster paths. On a GPU and under torch.compile reading would wait for the device, so it stays a mask: exact as well;
-    callers who know the lengths pass them.
+    On the CPU a mask (B, L) is read: all ones mean no mask, and ones followed by zeros mean lengths, which attention
+    handles faster. On a GPU and under torch.compile reading it would wait for the device, so it stays a mask. That is
+    exact as well; callers who know the lengths pass them.
     """
     if attention_mask is None:
         if lengths is not None:
             check_lengths(lengths, *shape)
         return lengths, None
     if lengths is not None:
-        raise ValueError("lengths: expected no attention_mask beside them, got both. They say the same; pass one.")
+        raise ValueError("lengths: got attention_mask as well. Both describe the padding; pass one of them.")
     if not isinstance(attention_mask, Tensor):
         raise TypeError(f"attention_mask: expected a tensor (B, L), got {type(attention_mask).__name__}.")
     if attention_mask.dim() in (3, 4):
@@ -54,10 +54,10 @@ def padding(
     return None, keep[:, None, None, :]
 
 
-def kept(
+def keep_mask(
     lengths: Tensor | None, mask: Tensor | None, length: int
-) -> Tensor | None:  # (B, L) boolean, None where everything is kept
-    """Which positions are no padding; a mask that differs between queries has no answer and raises."""
+) -> Tensor | None:  # (B, L) boolean, None if there is no padding
+    """Return which positions are not padding; raise NotImplementedError for a mask that differs between queries."""
     if lengths is not None:
         return torch.arange(length, device=lengths.device) < lengths[:, None]
     if mask is None:

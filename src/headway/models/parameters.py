@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -27,40 +26,33 @@ class ParameterCount:
     paper_multilingual: float
 
 
-# Chen et al. (2021b), Table 6: what the model is, and the paper's numbers. "share" is between layers (Sec. 4.4).
+# Chen et al. (2021b), Table 6: the model's encoding, and the paper's numbers. "share" is between layers (Sec. 4.4).
 # Shaw et al. is left out (112.9M, 181.7M): the paper does not say at which distance it clips, nor what heads share.
-PAPER: dict[str, tuple[dict[str, Any], float, float]] = {
-    "Devlin et al. (learned, input)": ({"encoding": "learned", "segments": "input"}, 110.1, 178.9),
-    "DIET-REL": ({"encoding": "diet-rel"}, 109.9, 178.7),
-    "DIET-REL, share": ({"encoding": "diet-rel", "sharing": "layer"}, 109.7, 178.5),
-    "DIET-ABS, rank 128": ({"encoding": "diet-abs", "encoding_options": {"rank": 128}}, 128.6, 197.4),
-    "DIET-ABS, rank 128, share": (
-        {"encoding": "diet-abs", "sharing": "layer", "encoding_options": {"rank": 128}},
-        111.3,
-        180.1,
-    ),
+PAPER: dict[str, tuple[str, float, float]] = {
+    "Devlin et al. (learned, input)": ("learned:segments=input", 110.1, 178.9),
+    "DIET-REL": ("diet-rel:segments=per-head", 109.9, 178.7),
+    "DIET-REL, share": ("diet-rel:sharing=layer,segments=per-head", 109.7, 178.5),
+    "DIET-ABS, rank 128": ("diet-abs:rank=128,segments=per-head", 128.6, 197.4),
+    "DIET-ABS, rank 128, share": ("diet-abs:rank=128,sharing=layer,segments=per-head", 111.3, 180.1),
 }
 
 
 def parameter_table() -> list[ParameterCount]:
-    """Table 6 of Chen et al. (2021b), worked out: BERT-base, 512 positions, segments per head except in BERT itself."""
-    rows = []
-    for model, (choices, english, multilingual) in PAPER.items():
-        choices = {"segments": "per-head", **choices}
-        rows.append(
-            ParameterCount(
-                model=model,
-                english=pretraining_parameters(preset("bert-base", vocab_size=ENGLISH, **choices)),
-                paper_english=english,
-                multilingual=pretraining_parameters(preset("bert-base", vocab_size=MULTILINGUAL, **choices)),
-                paper_multilingual=multilingual,
-            )
+    """Work out Table 6 of Chen et al. (2021b): BERT-base, 512 positions, segments per head except in BERT itself."""
+    return [
+        ParameterCount(
+            model=model,
+            english=pretraining_parameters(preset("bert-base", vocab_size=ENGLISH, encoding=encoding)),
+            paper_english=english,
+            multilingual=pretraining_parameters(preset("bert-base", vocab_size=MULTILINGUAL, encoding=encoding)),
+            paper_multilingual=multilingual,
         )
-    return rows
+        for model, (encoding, english, multilingual) in PAPER.items()
+    ]
 
 
 def pretraining_parameters(config: EncoderConfig) -> int:
-    """Parameters as released BERT models count them: with pooler, head for masked words and head for the next sentence.
+    """Count parameters as released BERT models do: with pooler, head for masked words and head for the next sentence.
 
     Made on the device "meta": shapes without memory.
     """

@@ -32,9 +32,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def preset(name: str, **overrides: Any) -> EncoderConfig:
-    """The configuration of a preset, with what is given in place of its own.
+    """Make the configuration of a preset, with what is given in place of its own.
 
-    Example: preset("bert-base", encoding="diet-abs", sharing="layer", encoding_options={"rank": 128})
+    Example: preset("bert-base", encoding="diet-abs:rank=128,sharing=layer")
     """
     if name not in PRESETS:
         raise ValueError(f"preset: expected one of {', '.join(PRESETS)}, got {name!r}.")

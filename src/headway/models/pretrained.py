@@ -1,4 +1,4 @@
-"""What all models share as transformers models: how they are drawn, loaded and checkpointed."""
+"""The base class of all models: how they are initialized, loaded and checkpointed as transformers models."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from headway.encodings import Encoding
 
 
 class HeadwayPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
-    """A transformers model with an encoding; its configuration names that."""
+    """A transformers model with the encoding that its configuration names."""
 
     supports_gradient_checkpointing = True
     _input_embed_layer = "words"
-    _draw_themselves: ClassVar[tuple[type[nn.Module], ...]] = (Encoding,)  # modules with a reset_parameters to call
+    _resettable: ClassVar[tuple[type[nn.Module], ...]] = (Encoding,)  # modules with a reset_parameters to call
 
     def __init__(self, config: Any) -> None:
         config.check()
@@ -24,10 +24,10 @@ class HeadwayPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if not isinstance(module, self._draw_themselves):
+        if not isinstance(module, self._resettable):
             super()._init_weights(module)
             return
-        # What was loaded stays: only what a checkpoint lacks, and buffers, are made anew.
+        # Loaded parameters stay; only those that a checkpoint lacks, and buffers, are initialized.
         loaded = [(p, p.clone()) for p in module.parameters() if getattr(p, "_is_hf_initialized", False)]
         module.reset_parameters()  # type: ignore[operator]
         for parameter, value in loaded:
@@ -35,7 +35,7 @@ class HeadwayPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """As in transformers, except that a tensor this model has no place for is an error, not a warning."""
+        """Load as transformers does, except that a tensor without a place in this model is an error, not a warning."""
         asked = kwargs.get("attn_implementation")
         if asked not in (None, "eager"):
             raise ValueError(

@@ -93,7 +93,7 @@ def test_a_model_asks_for_it_where_nothing_is_beside_the_bias(monkeypatch, besid
         options = {"mask": torch.ones(1, 1, 1, 8, dtype=torch.bool)}
     elif beside == "documents":
         options = {"documents": torch.zeros(1, 8, dtype=torch.long)}
-    frame.Frame(encodings, scale=None, q_len=8, k_len=8, x=torch.randn(1, 8, 8), heads=(2, 4), **options)
+    frame.ForwardContext(encodings, scale=None, q_len=8, k_len=8, x=torch.randn(1, 8, 8), heads=(2, 4), **options)
     assert len(asked) == (beside == "nothing")
 
 

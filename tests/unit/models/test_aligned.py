@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from headway.models.heads import aligned
+from headway.models.heads import aligned_linear
 
 
 @pytest.mark.parametrize("words", [29, 63, 64, 65])
@@ -13,7 +13,7 @@ def test_the_same_as_the_layer_alone(words):
     torch.manual_seed(0)
     layer = nn.Linear(6, words).double()
     x = torch.randn(3, 5, 6, dtype=torch.float64, requires_grad=True)
-    got, want = aligned(x, layer), layer(x)
+    got, want = aligned_linear(x, layer), layer(x)
     assert_close(got, want)
     upstream = torch.randn_like(want)
     inputs = [x, layer.weight, layer.bias]
@@ -26,6 +26,6 @@ def test_the_same_as_the_layer_alone(words):
 
 def test_rows_end_on_the_multiple():
     layer = nn.Linear(6, 30522, device="meta")
-    out = aligned(torch.empty(2, 6, device="meta"), layer)
+    out = aligned_linear(torch.empty(2, 6, device="meta"), layer)
     assert out.shape == (2, 30522)
     assert out.stride() == (30528, 1)  # 477 times 64

@@ -1,8 +1,11 @@
 """The configuration: presets, what it refuses, and that a file says it all."""
 
-import pytest
+import json
 
-from headway.encodings import DietAbs, DietRel, Learned, SegmentInput, SegmentPerHead, Tisa
+import pytest
+from transformers import AutoConfig
+
+from headway.encodings import DietAbs, DietRel, EncodingChoice, Learned, SegmentInput, SegmentPerHead, Tisa
 from headway.models import (
     PRESETS,
     EncoderConfig,
@@ -22,13 +25,13 @@ def test_presets_are_the_papers():
     assert (base.intermediate_size, base.max_position_embeddings, base.vocab_size) == (3072, 512, 30522)
     assert (small.num_hidden_layers, small.hidden_size, small.num_attention_heads) == (4, 512, 8)
     assert base.head_dim == small.head_dim == 64
-    assert base.encoding == "learned" and base.segments == "input"
+    assert base.encoding == "learned:segments=input"
 
 
 def test_a_preset_takes_overrides_and_is_not_changed_by_them():
     before = {name: dict(sizes) for name, sizes in PRESETS.items()}
-    config = preset("tiny", encoding="diet-abs", encoding_options={"rank": 7}, hidden_size=64)
-    assert (config.hidden_size, config.encoding_options) == (64, {"rank": 7})
+    config = preset("tiny", encoding="diet-abs:rank=7", hidden_size=64)
+    assert (config.hidden_size, config.encoding) == (64, "diet-abs:rank=7,segments=input")
     assert before == PRESETS
     with pytest.raises(ValueError, match="bert-base, bert-small, tiny, got 'bert-huge'"):
         preset("bert-huge")
@@ -38,9 +41,9 @@ def test_a_preset_takes_overrides_and_is_not_changed_by_them():
     ("options", "position", "segments"),
     [
         ({}, [Learned], SegmentInput),
-        ({"segments": "none"}, [Learned], None),
-        ({"encoding": "diet-rel", "segments": "per-head"}, [DietRel], SegmentPerHead),
-        ({"encoding": "learned+tisa", "segments": "none"}, [Learned, Tisa], None),
+        ({"encoding": "learned:segments=none"}, [Learned], None),
+        ({"encoding": "diet-rel:segments=per-head"}, [DietRel], SegmentPerHead),
+        ({"encoding": "learned+tisa:segments=none"}, [Learned, Tisa], None),
         ({"encoding": "learned+tisa"}, [Learned, Tisa], SegmentInput),
     ],
 )
@@ -51,25 +54,16 @@ def test_position_and_segments_are_built_apart(options, position, segments):
 
 
 def test_sharing_reaches_position_and_segments():
-    position, segments = preset("tiny", encoding="diet-abs", sharing="layer", segments="per-head").build()
+    position, segments = preset("tiny", encoding="diet-abs:sharing=layer,segments=per-head").build()
     assert position.sharing == segments.sharing == "layer"
     assert isinstance(position, DietAbs) and position.key_length is None
-
-
-def test_two_configurations_do_not_share_their_options():
-    one, other = EncoderConfig(), EncoderConfig()
-    one.encoding_options["rank"] = 3
-    assert other.encoding_options == {}
 
 
 def test_a_file_says_it_all(tmp_path):
     config = preset(
         "tiny",
         vocab_size=77,
-        encoding="learned+diet-abs",
-        sharing="head",
-        segments="none",
-        encoding_options={"rank": 5},
+        encoding="learned+diet-abs:rank=5,sharing=head,segments=none",
         attention="linformer",
         projected_length=9,
         projection_sharing="layer",
@@ -77,15 +71,44 @@ def test_a_file_says_it_all(tmp_path):
     )
     config.save_pretrained(tmp_path)
     assert EncoderConfig.from_pretrained(tmp_path).to_dict() == config.to_dict()
+    assert AutoConfig.from_pretrained(tmp_path).choice == EncodingChoice(
+        "learned+diet-abs", {"rank": 5}, sharing="head", segments="none"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "saved", "text"),
+    [
+        (EncoderConfig, {"encoding": "learned", "sharing": None, "segments": "input", "encoding_options": {}}, None),
+        (
+            EncoderConfig,
+            {"encoding": "diet-abs", "sharing": "layer", "segments": "none", "encoding_options": {"rank": 7}},
+            "diet-abs:rank=7,sharing=layer,segments=none",
+        ),
+        (
+            TranslationConfig,
+            {"encoding": "shaw", "sharing": None, "encoding_options": {"clip": 3, "values": False}},
+            "shaw:clip=3,values=false",
+        ),
+    ],
+)
+def test_checkpoints_whose_encoding_stood_in_several_fields_load(kind, saved, text, tmp_path):
+    config = {"model_type": kind.model_type, "hidden_size": 64, "num_attention_heads": 2, **saved}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    expected = kind(hidden_size=64, num_attention_heads=2, **({} if text is None else {"encoding": text}))
+    for loaded in (kind.from_pretrained(tmp_path), AutoConfig.from_pretrained(tmp_path)):
+        assert loaded.encoding == expected.encoding and loaded.to_diff_dict() == expected.to_diff_dict()
+    with pytest.raises(ValueError, match="sharing: it is part of the encoding"):
+        kind.from_pretrained(tmp_path, sharing="layer")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"encoding": "diet-rell"}, "encoding: .*Did you mean 'diet-rel'"),
-        ({"encoding": "diet-abs", "encoding_options": {"kernels": 3}}, "options: .*rank.*got kernels"),
-        ({"encoding": "tisa", "sharing": "heads"}, "sharing: expected one of none, head, layer"),
-        ({"segments": "per_head"}, "segments: expected one of none, input, per-head"),
+        ({"encoding": "diet-abs:kernels=3"}, "options: .*rank.*got kernels"),
+        ({"encoding": "tisa:sharing=heads"}, "sharing: expected one of none, head, layer"),
+        ({"encoding": "tisa:segments=per_head"}, "segments: expected one of none, input, per-head"),
         ({"hidden_size": 130}, r"hidden_size: expected a multiple of num_attention_heads \(4\), got 130"),
         ({"num_hidden_layers": 0}, "num_hidden_layers: expected a whole number of at least 1"),
         ({"attention": "sparse"}, "attention: expected one of full, linformer"),
@@ -93,15 +116,16 @@ def test_a_file_says_it_all(tmp_path):
         ({"attention": "linformer"}, r"projected_length: expected 1 to 128"),
         ({"attention": "linformer", "projected_length": 129}, r"expected 1 to 128 .*got 129"),
         ({"hidden_sise": 64}, "hidden_sise: no such setting. Did you mean 'hidden_size'"),
-        ({"encoding": "diet-abs", "rank": 64}, r"rank: .*encoding_options=\{'rank': ...\}"),
+        ({"encoding": "diet-abs", "rank": 64}, "rank: .*encoding='NAME:rank=...'"),
         ({"problem_type": "classification"}, "problem_type: expected one of regression, single_label"),
         ({"projection_sharing": "heads"}, "projection_sharing: expected one of none, head, key-value, layer"),
-        ({"encoding": None}, "encoding: expected a name, or several joined by '\\+', got None. .*'none'"),
-        ({"encoding_options": None}, r"encoding_options: expected options by name, .*got None"),
-        ({"encoding": "diet-abs", "encoding_options": {"key_length": 7}}, "key_length: .*it follows from projected"),
-        ({**LINFORMER, "encoding": "diet-abs", "encoding_options": {"key_length": 7}}, "key_length: .*Leave it out"),
+        ({"encoding": None}, "encoding: expected NAME.*, got None. .*'none'"),
+        ({"encoding_options": {"rank": 3}}, "encoding_options: .*Write them there: encoding='diet-abs:rank=...'"),
+        ({"segments": "none"}, "segments: it is part of the encoding"),
+        ({"encoding": "diet-abs:key_length=7"}, "key_length: .*it follows from projected"),
+        ({**LINFORMER, "encoding": "diet-abs:key_length=7"}, "key_length: .*Leave it out"),
         ({"head_dim": 32}, "head_dim: no such setting; it is hidden_size / num_attention_heads"),
-        ({"rope_theta": 500.0}, r"rope_theta: .*encoding_options=\{'base'"),
+        ({"rope_theta": 500.0}, "rope_theta: .*encoding='rope:base="),
         ({"pad_token_id": "0"}, r"pad_token_id: expected None or 0 to 30521 \(vocab_size\), got '0'"),
         ({**LINFORMER, "projected_length": 2.5}, r"projected_length: expected 1 to 128 .*got 2.5"),
         ({"initializer_range": float("inf")}, "initializer_range: expected a number of at least 0, got inf"),
@@ -163,6 +187,7 @@ def test_a_configuration_knows_what_encodings_call_its_sizes():
     ("kind", "options", "message"),
     [
         (TranslationConfig, {"num_layers": 3}, "num_layers: .*'encoder_layers' and 'decoder_layers'"),
+        (TranslationConfig, {"encoding": "t5:segments=input"}, "segments: expected none, because a translation model"),
         (TranslationConfig, {"attention": "linformer"}, "attention: this kind of model has no such setting"),
         (TranslationConfig, {"d_model": 64}, "d_model: no such setting. Did you mean 'hidden_size'"),
         (

@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from headway.encodings import ENCODINGS, SEGMENTS, SHARINGS
 from headway.models import EncoderConfig, EncoderForMaskedLM, EncoderModel
-from headway.models.padding import padding
+from headway.models.padding import lengths_or_mask
 
 SIZES = {
     "vocab_size": 29,
@@ -162,10 +162,10 @@ class TestMasks:
     def test_no_device_is_waited_for(self):
         """Beyond the CPU no value of a mask is read: tensors that have none show it."""
         given = torch.ones(2, 9, dtype=torch.long, device="meta")
-        lengths, mask = padding(given, None, (2, 9))
+        lengths, mask = lengths_or_mask(given, None, (2, 9))
         assert lengths is None
         assert mask.shape == (2, 1, 1, 9) and mask.dtype == torch.bool
-        assert padding(None, given[:, 0], (2, 9))[0].shape == (2,)
+        assert lengths_or_mask(None, given[:, 0], (2, 9))[0].shape == (2,)
 
 
 class TestOutputs:

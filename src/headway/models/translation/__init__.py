@@ -1,10 +1,9 @@
-"""Encoder-decoders with any encoding, and their decoding; importing this registers them with the Auto classes."""
+"""Encoder-decoders with any encoding; importing this registers them with transformers' Auto classes."""
 
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 from headway.models.translation.config import TranslationConfig
-from headway.models.translation.decoding import Decoding
-from headway.models.translation.hypothesis import Hypothesis
+from headway.models.translation.decoding import Decoding, Hypothesis
 from headway.models.translation.model import TranslationModel
 from headway.models.translation.presets import TRANSLATION_PRESETS, translation_preset
 

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import field, fields
+from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 import torch
-from transformers import PreTrainedConfig
 
-from headway.encodings import ENCODINGS, Encoding, encoding, option_names
-from headway.models.config import _check_names, always, check_encoding, check_numbers
+from headway.encodings import Dimensions, Encoding, EncodingChoice, option_names
+from headway.models.config import HeadwayConfig, _check_names, always, check_numbers
 
 CROSSINGS = ("none", "same")
 NORMS = ("post", "pre")
 
 
-class TranslationConfig(PreTrainedConfig):  # type: ignore[misc]
+class TranslationConfig(HeadwayConfig):
     """Sizes and choices of an encoder-decoder; what is not given is Transformer-base (Vaswani et al. 2017, Table 3).
 
     Args:
         max_position_embeddings: longest source and target of training; the limit of encodings that do not extend.
-        encoding: a name of `headway.ENCODINGS`, or several joined by "+", in encoder and decoder, each with parameters
-            of its own.
-        sharing: none, head or layer, for all that has parameters per head; the encoding's own default unless given.
-        encoding_options: options of the encoding, such as {"clip": 8}. Buckets of offsets (t5, tupe-rel) are those of
-            one direction in the decoder unless "bidirectional" is given.
+        encoding: the encoding with its options, such as "shaw:clip=8,sharing=head", in encoder and decoder, each with
+            parameters of its own. Buckets of offsets (t5, tupe-rel) are those of one direction in the decoder unless
+            "bidirectional" is given. There are no segments.
         cross: position in the decoder's attention to the source: none, as Shaw et al. (2018) and T5, or same, the
             encoding once more between target position i and source position j, for encodings of scores and values.
         norm: post, LayerNorm after each sum (Vaswani et al. 2017; Shaw et al. 2018, Sec. 2.1), or pre, before each
@@ -48,8 +45,6 @@ class TranslationConfig(PreTrainedConfig):  # type: ignore[misc]
     intermediate_size: int = 2048
     max_position_embeddings: int = 512
     encoding: str = "sinusoidal"
-    sharing: str | None = None
-    encoding_options: dict[str, Any] = field(default_factory=dict)
     cross: str = "none"
     norm: str = "post"
     hidden_dropout_prob: float = 0.1
@@ -76,7 +71,10 @@ class TranslationConfig(PreTrainedConfig):  # type: ignore[misc]
 
     def check(self) -> None:
         """Raise where a setting is wrong. Models ask again: `from_pretrained` changes a configuration that was made."""
-        check_encoding(self)
+        choice = self.choice
+        if choice.segments not in (None, "none"):
+            raise ValueError(f"segments: expected none, because a translation model has none, got {choice.segments!r}.")
+        self.encoding = str(replace(choice, segments=None))
         self._check_sizes()
         self._check_tokens()
 
@@ -90,18 +88,19 @@ class TranslationConfig(PreTrainedConfig):  # type: ignore[misc]
         return self.decoder_start_token_id
 
     def build_encoder(self) -> Encoding:
-        return self._encoding(self.encoder_layers, self.encoding_options)
+        return self._build(self.choice, self.encoder_layers)
 
     def build_decoder(self) -> Encoding:
-        kinds = [ENCODINGS[name] for name in self.encoding.split("+")]
-        one_way = {"bidirectional": False} if any("bidirectional" in option_names(kind) for kind in kinds) else {}
-        return self._encoding(self.decoder_layers, {**one_way, **self.encoding_options})
+        choice = self.choice
+        if any("bidirectional" in option_names(kind) for kind in choice.kinds):
+            choice = replace(choice, options={"bidirectional": False, **choice.options})
+        return self._build(choice, self.decoder_layers)
 
     def build_cross(self) -> Encoding | None:
-        """The encoding of the decoder's attention to the source, if it has one."""
+        """Build the encoding of the decoder's attention to the source, if it has one."""
         if self.cross == "none":
             return None
-        built = self._encoding(self.decoder_layers, self.encoding_options)
+        built = self._build(self.choice, self.decoder_layers)
         if not built.places or set(built.places) - {"scores", "values"}:
             raise NotImplementedError(
                 f"cross: {built.name} acts on {' and '.join(built.places) or 'nothing'}, which relates no target "
@@ -110,15 +109,14 @@ class TranslationConfig(PreTrainedConfig):  # type: ignore[misc]
             )
         return built
 
-    def _encoding(self, layers: int, options: dict[str, Any]) -> Encoding:
-        return encoding(
-            self.encoding,
-            num_layers=layers,
-            num_heads=self.num_attention_heads,
-            head_dim=self.head_dim,
-            max_length=self.max_position_embeddings,
-            sharing=self.sharing,
-            **options,
+    def _build(self, choice: EncodingChoice, layers: int) -> Encoding:
+        return choice.build(
+            Dimensions(
+                num_layers=layers,
+                num_heads=self.num_attention_heads,
+                head_dim=self.head_dim,
+                max_length=self.max_position_embeddings,
+            )
         )
 
     def _check_sizes(self) -> None:

@@ -1,28 +1,29 @@
-"""How to decode: the choices of a search, checked."""
+"""The options of decoding, the translations that come out, and how these are scored."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decoding:
-    """Choices of `TranslationModel.translate`.
+    """Options of `TranslationModel.translate`.
 
     Args:
-        beam: hypotheses that live at a time; 1 is greedy.
-        length_penalty: alpha of ((5 + length) / 6) ^ alpha, by which log-probabilities are divided (GNMT); the end
-            token counts.
-        n_best: translations of each source, best first; fewer where the search finds fewer.
-        max_length_ratio, max_length_plus: a translation has at most ratio * source length + plus tokens, the end token
-            counted in both; a hypothesis that long must end. Source + 50 is Vaswani et al. (2017), Sec. 6.1.
-        sample: draw n_best translations at random, in place of searching.
-        temperature, top_k, top_p: of sampling. Scores are divided by the temperature; words beyond the k best, and
-            those beyond the fewest that together have probability p, are left out.
-        seed: of sampling; torch's own generator unless given.
+        beam: number of unfinished hypotheses that the search keeps; 1 is greedy decoding.
+        length_penalty: alpha of the penalty ((5 + length) / 6) ^ alpha (GNMT) that divides log-probabilities; the
+            length includes the end token.
+        n_best: number of translations of each source, best first; fewer if the search finds fewer.
+        max_length_ratio, max_length_plus: a translation has at most ratio * source length + plus tokens, counting the
+            end tokens of both; a hypothesis of that length must end. Source + 50 is Vaswani et al. (2017), Sec. 6.1.
+        sample: draw n_best translations at random instead of searching.
+        temperature, top_k, top_p: options of sampling. Scores are divided by the temperature; only the k best words,
+            and only the fewest words that together have probability p, may be drawn.
+        seed: seed of sampling; torch's global generator unless given.
     """
 
     beam: int = 4
@@ -46,7 +47,7 @@ class Decoding:
                 raise ValueError(f"n_best: expected at most beam ({self.beam}), got {self.n_best}. Widen the beam.")
             given = [name for name in ("top_k", "top_p", "seed") if getattr(self, name) is not None]
             if given or self.temperature != 1.0:
-                raise ValueError(f"{', '.join(given) or 'temperature'}: for sampling only. Set sample=True.")
+                raise ValueError(f"{', '.join(given) or 'temperature'}: an option of sampling. Set sample=True.")
         for name in ("max_length_ratio", "max_length_plus"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name}: expected a finite number of at least 0, got {getattr(self, name)}.")
@@ -54,7 +55,7 @@ class Decoding:
             raise ValueError(f"length_penalty: expected a finite number, got {self.length_penalty}.")
         if not self.temperature > 0:
             raise ValueError(
-                f"temperature: expected more than 0, got {self.temperature}. For the best word use beam=1."
+                f"temperature: expected more than 0, got {self.temperature}. To always take the best word, use beam=1."
             )
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k: expected at least 1, got {self.top_k}.")
@@ -63,10 +64,30 @@ class Decoding:
 
     @property
     def paths(self) -> int:
-        """Hypotheses that one source goes on with at a time."""
+        """Number of hypotheses of one source that are extended at a time."""
         return 1 if self.sample else self.beam
 
     def limits(self, lengths: Tensor, longest: int | None) -> Tensor:
-        """The most tokens of each translation, given the sources' lengths and what the model can do at all."""
+        """Return the maximum length of each translation, from the sources' lengths and the model's own maximum."""
         limits = (lengths * self.max_length_ratio + self.max_length_plus).long().clamp(min=1)
         return limits if longest is None else limits.clamp(max=longest)
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """One translation: its tokens without start and end token, its score, its log-probability (with the end token)."""
+
+    tokens: list[int]
+    score: float
+    log_probability: float
+
+
+def length_penalties(longest: int, alpha: float, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return the divisor of the log-probability of each length from 0 to `longest`.
+
+    Paper:    Wu et al. (2016), "Google's Neural Machine Translation System", Eq. (14), lp(Y)
+    Formula:  ((5 + length) / 6) ^ alpha
+    Departs:  the paper does not say whether the length includes the end token; it does here, as in tensor2tensor
+    """
+    length = torch.arange(longest + 1, dtype=torch.float64)
+    return ((5 + length) / 6).pow(alpha).to(dtype=dtype, device=device)

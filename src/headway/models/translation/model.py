@@ -1,4 +1,4 @@
-"""The translation model: encoder, decoder and output words, as a transformers model."""
+"""The translation model: encoder, decoder and output projection, as a transformers model."""
 
 from __future__ import annotations
 
@@ -11,23 +11,21 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import can_return_tuple
 
 from headway.encodings import Encoding
-from headway.models.losses import IGNORED, number
+from headway.models.losses import IGNORED, label_count
 from headway.models.pretrained import HeadwayPreTrainedModel
 from headway.models.translation.config import TranslationConfig
-from headway.models.translation.decoding import Decoding
-from headway.models.translation.hypothesis import Hypothesis
-from headway.models.translation.linear import Linear
-from headway.models.translation.losses import smoothed_cross_entropy
-from headway.models.translation.search import translate
-from headway.models.translation.sides import Decoder, Encoder
-from headway.models.translation.words import loss_of_words, read
+from headway.models.translation.decoding import Decoding, Hypothesis
+from headway.models.translation.layers import Linear
+from headway.models.translation.losses import fused_cross_entropy, lookup_with_weight, smoothed_cross_entropy
+from headway.models.translation.stacks import Decoder, Encoder
+from headway.models.translation.translate import translate
 from headway.running import autocast_dtype, may_read
 
 
 class TranslationModel(HeadwayPreTrainedModel, GenerationMixin):  # type: ignore[misc]
-    """The Transformer (Vaswani et al. 2017) with any encoding in both sides; words in, scores of all words out.
+    """The Transformer (Vaswani et al. 2017) with any encoding in encoder and decoder.
 
-    Sequences are padded on the right. `translate` is the fast way to decode; transformers' `generate` works as well.
+    Sequences are padded on the right. `translate` decodes fastest; transformers' `generate` works as well.
     """
 
     config_class = TranslationConfig
@@ -37,7 +35,7 @@ class TranslationModel(HeadwayPreTrainedModel, GenerationMixin):  # type: ignore
     accepts_loss_kwargs = True  # tells transformers' Trainer that forward takes num_items_in_batch
     _no_split_modules: ClassVar[list[str]] = ["EncoderLayer", "DecoderLayer"]
     _tied_weights_keys: ClassVar[dict[str, str]] = {"output.weight": "encoder.words.weight"}
-    _draw_themselves: ClassVar[tuple[type[nn.Module], ...]] = (Encoding, Linear)
+    _resettable: ClassVar[tuple[type[nn.Module], ...]] = (Encoding, Linear)
 
     def __init__(self, config: TranslationConfig) -> None:
         super().__init__(config)
@@ -48,7 +46,7 @@ class TranslationModel(HeadwayPreTrainedModel, GenerationMixin):  # type: ignore
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Words with standard deviation E^-0.5, which their scaling by E^0.5 makes 1; other layers draw themselves."""
+        """Draw embeddings with deviation E^-0.5, which `embed_words` scales to 1; other modules reset themselves."""
         if isinstance(module, nn.Embedding | nn.Linear):
             nn.init.normal_(module.weight, std=self.config.hidden_size**-0.5)
         else:
@@ -70,33 +68,33 @@ class TranslationModel(HeadwayPreTrainedModel, GenerationMixin):  # type: ignore
         output_hidden_states: bool | None = None,
         loss_only: bool = False,
     ) -> Seq2SeqLMOutput:
-        """Scores of all words after each target position, (B, Lt, V), and the loss where there are labels.
+        """Compute the scores of all words after each target position, (B, Lt, V), and the loss if there are labels.
 
         Args:
-            input_ids: (B, Ls) the source; or `encoder_outputs`, what `encoder` gave for it.
-            attention_mask: (B, Ls) ones and then zeros, which are padding. Read on the CPU, where another order
-                raises; elsewhere that would wait for the device, and the number of ones is what counts.
+            input_ids: (B, Ls) the source; or pass `encoder_outputs`, the encoder's output for it.
+            attention_mask: (B, Ls) ones for words, then zeros for padding. Another order raises on the CPU; on other
+                devices checking it would wait, and only the number of ones is used.
             decoder_input_ids: (B, Lt) the target from the start token on; made from the labels unless given.
-            decoder_attention_mask: (B, Lt) ones and then zeros. Causal order keeps padding on the right from every
-                word before it, so that this changes nothing where outputs are read.
-            labels: (B, Lt) the words to name, the end token last; -100 and padding count for nothing.
-            past_key_values: keys and values of the positions before decoder_input_ids, which the call adds to.
-            use_cache: whether to return them; as the configuration says unless there are labels.
-            num_items_in_batch: what the sum of losses is divided by, in place of this batch's number of labels.
-            output_attentions: also the weights of all attentions, before dropout; from the plain formula.
-            output_hidden_states: also the layers' inputs and the last output, of both sides.
-            loss_only: no scores, only the loss, which takes labels: the way to train, much faster on a CPU.
+            decoder_attention_mask: (B, Lt) ones, then zeros. The causal mask already hides padding on the right, so
+                this changes only outputs at padding.
+            labels: (B, Lt) the words to predict, ending with the end token; -100 and padding are ignored.
+            past_key_values: cached keys and values of the positions before decoder_input_ids; the call extends them.
+            use_cache: whether to return them; by default as configured, and not if there are labels.
+            num_items_in_batch: divisor of the summed loss in place of this batch's number of labels.
+            output_attentions: also return all attention weights, before dropout, computed by the plain formula.
+            output_hidden_states: also return the input of each layer and the last output, of encoder and decoder.
+            loss_only: compute only the loss, not the scores: for training, much faster on a CPU. Needs labels.
         """
         with_weights = self.config.output_attentions if output_attentions is None else output_attentions
         with_states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         if loss_only and labels is None:
-            raise ValueError("labels: expected them with loss_only, got none. There is no loss without them.")
+            raise ValueError("labels: loss_only=True needs labels, got none.")
         if decoder_input_ids is None:
             if labels is None:
                 raise ValueError("decoder_input_ids, labels: expected at least one of them, got neither.")
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         source = encoder_outputs
-        embeds, decoder_embeds, words = self._embedded(
+        embeds, decoder_embeds, words = self._embed_both(
             None if source is not None else input_ids, decoder_input_ids, loss_only
         )
         if source is None:
@@ -118,7 +116,7 @@ class TranslationModel(HeadwayPreTrainedModel, GenerationMixin):  # type: ignore
         if past_key_values is None and use_cache:
             past_key_values = self._new_cache()
         if loss_only and labels is not None and decoder_attention_mask is None:
-            decoder_attention_mask = self._up_to_last(labels)
+            decoder_attention_mask = self._mask_up_to_last_label(labels)
         decoded = self.decoder(
             decoder_embeds,
             source.last_hidden_state,
@@ -148,33 +146,34 @@ class TranslationModel(HeadwayPreTrainedModel, GenerationMixin):  # type: ignore
     def translate(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **options: Any
     ) -> list[list[Hypothesis]]:
-        """Translations of each source, (B, Ls) and padded on the right, best first.
+        """Translate each source, (B, Ls) and padded on the right; return its translations, best first.
 
-        Options are those of `Decoding`: beam=4, length_penalty=0.6, n_best=1, max_length_ratio=1.0, max_length_plus=50,
-        sample=False, temperature=1.0, top_k=None, top_p=None, seed=None. Fastest in half precision (model.bfloat16()).
+        The options are those of `Decoding`: beam=4, length_penalty=0.6, n_best=1, max_length_ratio=1.0,
+        max_length_plus=50, sample=False, temperature=1.0, top_k=None, top_p=None, seed=None. It is fastest in half
+        precision (model.bfloat16()).
         """
         return translate(self, input_ids, attention_mask, Decoding(**options))
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """The start token, then the labels without the last one."""
+        """Shift the labels to the right by one, beginning with the start token."""
         shifted = labels.roll(1, dims=1)
         shifted[:, 0] = self.config.decoder_start
         return shifted.masked_fill(shifted == IGNORED, self.config.pad_token_id)
 
-    def _embedded(
+    def _embed_both(
         self, ids: Tensor | None, decoder_ids: Tensor, loss_only: bool
     ) -> tuple[Tensor | None, Tensor, Tensor | None]:
-        """Both sides' words, and the output's weights where `loss_of_words` is to take them, else None."""
+        """Embed source and target; also return the output weight if the loss is to be `fused_cross_entropy`."""
         encoder, weight = self.encoder, self.output.weight
-        fuses = loss_only and self._fuses()
+        fuses = loss_only and self._can_fuse_loss()
         if fuses and ids is not None and weight is encoder.words.weight:
-            source, target, words = read(weight, ids, decoder_ids)
+            source, target, words = lookup_with_weight(weight, ids, decoder_ids)
             return source * encoder.scale, target * encoder.scale, words
-        embeds = None if ids is None else encoder.embedded(ids)
-        return embeds, encoder.embedded(decoder_ids), weight if fuses else None
+        embeds = None if ids is None else encoder.embed_words(ids)
+        return embeds, encoder.embed_words(decoder_ids), weight if fuses else None
 
-    def _fuses(self) -> bool:
-        """Whether `loss_of_words` works: on a CPU in full precision, with an output that nobody has wrapped."""
+    def _can_fuse_loss(self) -> bool:
+        """Return whether `fused_cross_entropy` applies: on a CPU, in full precision, with a plain output layer."""
         weight = self.output.weight
         full = weight.dtype in (torch.float32, torch.float64) and autocast_dtype(weight.device.type) is None
         return type(self.output) is nn.Linear and full and may_read(weight)
@@ -188,16 +187,16 @@ class TranslationModel(HeadwayPreTrainedModel, GenerationMixin):  # type: ignore
         count: Tensor | int | None,
     ) -> Tensor:
         smoothing = self.config.label_smoothing
-        labels = self._named(labels, x.shape[:2])
+        labels = self._checked_labels(labels, x.shape[:2])
         if logits is None and may_read(labels):
-            named = labels != IGNORED
-            x, labels = x[named], labels[named]
+            labelled = labels != IGNORED
+            x, labels = x[labelled], labels[labelled]
         if words is not None:
-            return loss_of_words(x, words, labels, smoothing, float(number(labels, count)))
+            return fused_cross_entropy(x, words, labels, smoothing, float(label_count(labels, count)))
         return smoothed_cross_entropy(self.output(x) if logits is None else logits, labels, smoothing, count)
 
-    def _named(self, labels: Tensor, shape: torch.Size) -> Tensor:
-        """The labels, -100 wherever no word is to be named."""
+    def _checked_labels(self, labels: Tensor, shape: torch.Size) -> Tensor:
+        """Return the labels with -100 at padding; raise ValueError if a shape or an id is wrong."""
         if labels.shape != shape:
             raise ValueError(f"labels: expected {tuple(shape)} (from decoder_input_ids), got {tuple(labels.shape)}.")
         if may_read(labels) and labels.numel():
@@ -209,17 +208,17 @@ class TranslationModel(HeadwayPreTrainedModel, GenerationMixin):  # type: ignore
                 )
         return labels.masked_fill(labels == self.config.pad_token_id, IGNORED)
 
-    def _up_to_last(self, labels: Tensor) -> Tensor | None:
-        """Ones up to the last label of each row, then zeros: what comes after has no part in the loss."""
+    def _mask_up_to_last_label(self, labels: Tensor) -> Tensor | None:
+        """Return ones up to the last label of each row, then zeros; later positions have no part in the loss."""
         if not may_read(labels):
-            return None  # of use only where padding is left out
-        named = self._named(labels, labels.shape) != IGNORED
-        return named.flip(1).cummax(1).values.flip(1)
+            return None  # useful only where padding is removed
+        labelled = self._checked_labels(labels, labels.shape) != IGNORED
+        return labelled.flip(1).cummax(1).values.flip(1)
 
     def _new_cache(self) -> EncoderDecoderCache:
         return EncoderDecoderCache(DynamicCache(), DynamicCache())
 
-    # What transformers asks of its models.
+    # Methods that transformers expects of a model.
 
     def get_encoder(self, modality: str | None = None) -> nn.Module:
         return self.encoder

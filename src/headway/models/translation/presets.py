@@ -52,9 +52,9 @@ TRANSLATION_PRESETS: dict[str, dict[str, Any]] = {
 
 
 def translation_preset(name: str, **overrides: Any) -> TranslationConfig:
-    """The configuration of a preset, with what is given in place of its own.
+    """Make the configuration of a preset, with what is given in place of its own.
 
-    Example: translation_preset("shaw-base", encoding="shaw", encoding_options={"clip": 16}, vocab_size=8000)
+    Example: translation_preset("shaw-base", encoding="shaw:clip=16", vocab_size=8000)
     """
     if name not in TRANSLATION_PRESETS:
         raise ValueError(f"preset: expected one of {', '.join(TRANSLATION_PRESETS)}, got {name!r}.")

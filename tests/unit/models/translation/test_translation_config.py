@@ -31,14 +31,14 @@ def test_buckets_are_one_way_in_the_decoder_only():
     config = translation_preset("tiny", encoding="t5")
     assert config.build_encoder().bidirectional
     assert not config.build_decoder().bidirectional
-    asked = translation_preset("tiny", encoding="t5", encoding_options={"bidirectional": True})
+    asked = translation_preset("tiny", encoding="t5:bidirectional=true")
     assert asked.build_decoder().bidirectional
 
 
 def test_tables_per_layer_and_head_as_the_papers_vary_them():
     shapes = {
         sharing: tuple(
-            translation_preset("shaw-base", encoding="shaw", sharing=sharing).build_decoder().key_table.shape
+            translation_preset("shaw-base", encoding=f"shaw:sharing={sharing}").build_decoder().key_table.shape
         )
         for sharing in ("none", "head", "layer")
     }
@@ -52,7 +52,7 @@ def test_tables_per_layer_and_head_as_the_papers_vary_them():
         ({"encoding": "tissa"}, "Did you mean 'tisa'"),
         ({"clip": 8}, "clip: it is an option of the encoding"),
         ({"decoder_layer": 2}, "Did you mean 'decoder_layers'"),
-        ({"encoding_options": {"clip": 8}}, "options: expected of sinusoidal"),
+        ({"encoding": "sinusoidal:clip=8"}, "options: expected of sinusoidal"),
         ({"norm": "both"}, "norm: expected one of post, pre"),
         ({"cross": "all"}, "cross: expected one of none, same"),
         ({"label_smoothing": 1.0}, "label_smoothing: expected a share of at least 0 and below 1"),

@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from headway.models.translation import Decoding, TranslationModel, translation_preset
-from headway.models.translation.best import logsumexp, top
-from headway.models.translation.cache import FIRST_CAPACITY, first_state
-from headway.models.translation.linear import FEW, OUTPUTS, of_few
-from headway.models.translation.search import closed_up
-from headway.models.translation.stepping import Stepper
+from headway.models.translation.cache import INITIAL_CAPACITY, initial_state
+from headway.models.translation.search import logsumexp, top_words
+from headway.models.translation.step import FEW_ROWS, OUTPUT_BLOCK, project_few_rows
+from headway.models.translation.translate import StepRunner, order_without
 
 END = 2
 
@@ -39,9 +38,9 @@ def sources(lengths=(7, 2, 5), longest=None):
 
 def count_steps(monkeypatch):
     calls = []
-    taken = Stepper.__call__
+    taken = StepRunner.__call__
     monkeypatch.setattr(
-        Stepper, "__call__", lambda self, position: (calls.append(self.state.shape), taken(self, position))
+        StepRunner, "__call__", lambda self, position: (calls.append(self.state.shape), taken(self, position))
     )
     return calls
 
@@ -53,8 +52,8 @@ def count_steps(monkeypatch):
         ({"beam": 2.0}, r"beam: expected a whole number of at least 1, got 2\.0"),
         ({"sample": True, "n_best": 1.5}, r"n_best: expected a whole number of at least 1, got 1\.5"),
         ({"beam": 2, "n_best": 3}, r"n_best: expected at most beam \(2\)"),
-        ({"temperature": 0.5}, "temperature: for sampling only"),
-        ({"top_k": 5}, "top_k: for sampling only"),
+        ({"temperature": 0.5}, "temperature: an option of sampling"),
+        ({"top_k": 5}, "top_k: an option of sampling"),
         ({"sample": True, "temperature": 0.0}, "temperature: expected more than 0"),
         ({"sample": True, "top_p": 1.5}, "top_p: expected more than 0 and at most 1"),
         ({"max_length_plus": -1}, "max_length_plus: expected a finite number of at least 0, got -1"),
@@ -200,7 +199,7 @@ def test_sampling_keeps_to_the_best_words():
 def test_top_is_topk(words, count):
     z = torch.randperm(6 * words).view(2, 3, words).float()
     count = min(count, words)
-    for ours, theirs in zip(top(z, count), z.topk(count), strict=True):
+    for ours, theirs in zip(top_words(z, count), z.topk(count), strict=True):
         torch.testing.assert_close(ours, theirs)
 
 
@@ -210,8 +209,8 @@ def test_steps_of_one_size_are_the_same(monkeypatch, name, beam):
     """What a GPU captures: every step looks at all the room there is, and empty slots must not count."""
     model, (ids, mask) = model_of(name).double(), sources()
     exact = model.translate(ids, mask, beam=beam, max_length_plus=4)
-    step = Stepper._step
-    monkeypatch.setattr(Stepper, "_step", lambda self, span: step(self, self.state.capacity))
+    step = StepRunner._step
+    monkeypatch.setattr(StepRunner, "_step", lambda self, span: step(self, self.state.capacity))
     found = model.translate(ids, mask, beam=beam, max_length_plus=4)
     for hypotheses, wanted in zip(found, exact, strict=True):
         assert [h.tokens for h in hypotheses] == [h.tokens for h in wanted]
@@ -224,16 +223,16 @@ def test_logsumexp_is_torchs(shape):
     torch.testing.assert_close(logsumexp(z), z.logsumexp(-1))
 
 
-@pytest.mark.parametrize("rows", [FEW[0] - 1, FEW[0], FEW[-1], FEW[-1] + 1])
-@pytest.mark.parametrize("outputs", [30, OUTPUTS, OUTPUTS + 5])
+@pytest.mark.parametrize("rows", [FEW_ROWS[0] - 1, FEW_ROWS[0], FEW_ROWS[-1], FEW_ROWS[-1] + 1])
+@pytest.mark.parametrize("outputs", [30, OUTPUT_BLOCK, OUTPUT_BLOCK + 5])
 def test_few_rows_one_way_round_or_the_other(rows, outputs):
     layer = torch.nn.Linear(16, outputs, bias=False)
     x = torch.randn(rows, 1, 16)
     with torch.no_grad():
-        found = of_few(layer, x)
+        found = project_few_rows(layer, x)
     torch.testing.assert_close(found, layer(x).detach())
     assert found.shape == (rows, 1, outputs) and found.is_contiguous()
-    assert of_few(layer, x).requires_grad  # where gradients are asked for it is the layer's own
+    assert project_few_rows(layer, x).requires_grad  # where gradients are asked for it is the layer's own
 
 
 def test_few_rows_of_a_layer_that_somebody_wrapped():
@@ -241,9 +240,9 @@ def test_few_rows_of_a_layer_that_somebody_wrapped():
         def forward(self, x):
             return 2 * super().forward(x)
 
-    layer, x = Doubled(16, 30, bias=False), torch.randn(FEW[0], 16)
+    layer, x = Doubled(16, 30, bias=False), torch.randn(FEW_ROWS[0], 16)
     with torch.no_grad():
-        torch.testing.assert_close(of_few(layer, x), layer(x))
+        torch.testing.assert_close(project_few_rows(layer, x), layer(x))
 
 
 @pytest.mark.parametrize(
@@ -257,17 +256,17 @@ def test_few_rows_of_a_layer_that_somebody_wrapped():
     ],
 )
 def test_places_of_sources_that_leave_are_taken_by_the_last(done, order):
-    assert closed_up(done) == order
+    assert order_without(done) == order
 
 
 def test_a_smaller_state_is_that_of_its_sources():
     model = model_of("t5")
     memory, lengths = torch.randn(5, 6, 16), torch.tensor([6, 2, 5, 1, 3])
     whole, state = (
-        first_state(model.decoder, memory, lengths, start=1, paths=2, capacity=FIRST_CAPACITY) for _ in range(2)
+        initial_state(model.decoder, memory, lengths, start=1, paths=2, capacity=INITIAL_CAPACITY) for _ in range(2)
     )
     order = [0, 4, 2]
-    smaller = state.of_sources(order)
+    smaller = state.select_sources(order)
     for name in ("tokens", "allowed", "memory_allowed"):
         torch.testing.assert_close(getattr(smaller, name), getattr(whole, name)[order])
     for name in ("keys", "values", "memory_keys", "memory_values"):

@@ -8,7 +8,7 @@ from torch import nn
 
 from headway.encodings import ENCODINGS
 from headway.models.translation import TranslationModel, translation_preset
-from headway.models.translation.packing import Packing
+from headway.models.translation.layers import Packing
 
 
 def model_of(encoding="sinusoidal", **choices):
