@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.bench.data.text.tokenizers import train_tokenizer
-from headway.bench.data.transfer.examples import Answer, Question
+from headway.bench.data.transfer.spec import Answer, Question
 from headway.bench.data.transfer.windows import NOWHERE, windows
 from headway.bench.tasks.finetune.spans import best_answers
 

@@ -7,25 +7,25 @@ from functools import cache
 
 import pytest
 
-from headway.bench.data.transfer.builtin_tasks import BUILTIN, SIZES, make
-from headway.bench.data.transfer.examples import Example, Question
-from headway.bench.data.transfer.task_data import load
+from headway.bench.data.transfer.builtin import BUILTIN, SIZES, make
+from headway.bench.data.transfer.spec import Example, Question
+from headway.bench.data.transfer.tasks import find_task, load
 
 
 @cache
 def made(name, split, language):
-    return load(name, split=split, language=language).examples
+    return load(find_task(name), split=split, language=language).examples
 
 
 def examples(name, split, language=None):
-    return made(name, split, language or BUILTIN[name].languages[0])
+    return made(name, split, language or find_task(name).languages[0])
 
 
 def key(example):
     return (example.question, example.context) if isinstance(example, Question) else (example.first, example.second)
 
 
-@pytest.mark.parametrize("name", BUILTIN)
+@pytest.mark.parametrize("name", [task.name for task in BUILTIN])
 def test_splits_have_their_sizes_and_share_no_example(name):
     seen = set()
     for split, size in SIZES.items():
@@ -37,9 +37,9 @@ def test_splits_have_their_sizes_and_share_no_example(name):
         seen |= keys
 
 
-@pytest.mark.parametrize("name", BUILTIN)
+@pytest.mark.parametrize("name", [task.name for task in BUILTIN])
 def test_languages_ask_the_same_in_other_words(name):
-    first, *others = (examples(name, "dev", language) for language in BUILTIN[name].languages)
+    first, *others = (examples(name, "dev", language) for language in find_task(name).languages)
     for other in others:
         assert {key(each) for each in first}.isdisjoint(key(each) for each in other)
         if not isinstance(first[0], Question):
@@ -55,7 +55,7 @@ def test_labels_are_about_equally_frequent(name):
 
 @pytest.mark.parametrize("name", ["builtin:questions", "builtin:role-questions"])
 def test_answers_stand_where_they_say(name):
-    for language in BUILTIN[name].languages:
+    for language in find_task(name).languages:
         for each in examples(name, "dev", language):
             assert " ".join(each.context.split()) == each.context
             assert len(each.answers[0].text.split()) == 2
@@ -67,7 +67,7 @@ def test_answers_stand_where_they_say(name):
 
 def test_an_unknown_language_is_named():
     with pytest.raises(ValueError, match="language: expected one of english, invented, got 'verb-final'"):
-        load("builtin:questions", language="verb-final")
+        load(find_task("builtin:questions"), language="verb-final")
 
 
 def test_a_task_that_has_too_few_examples_says_so():

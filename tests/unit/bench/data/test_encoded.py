@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from headway.bench.data.transfer.encoded import Resident, TrainingBatches, encode, evaluation_batches
-from headway.bench.data.transfer.examples import Example
+from headway.bench.data.transfer.spec import Example
 
 
 @pytest.fixture

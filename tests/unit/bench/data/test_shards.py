@@ -10,7 +10,7 @@ import pytest
 from headway.bench.data import Shards, build_shards, open_corpus, train_tokenizer
 from headway.bench.data.mlm import shard_build
 from headway.bench.data.mlm.packing import after_stops
-from headway.bench.data.mlm.shard_writer import token_dtype
+from headway.bench.data.mlm.shard_build import token_dtype
 from headway.storage import read_json, write_json
 
 
@@ -265,7 +265,7 @@ def test_a_full_disk_leaves_whole_shards_and_no_leftovers(tokenizer, tmp_path, m
 
 def test_progress_counts_documents_and_tokens(tokenizer, tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(shard_build, "TELL_EVERY", 200)
+    monkeypatch.setattr(shard_build, "REPORT_EVERY", 200)
     options = {"max_length": 32, "shard_tokens": 500, "progress": lambda *counts: seen.append(counts)}
     shards = build_shards("builtin:100", tokenizer, tmp_path / "shards", **options)
     assert seen == sorted(seen)

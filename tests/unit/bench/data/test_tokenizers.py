@@ -11,8 +11,7 @@ from transformers import AutoTokenizer
 
 from headway.bench.data import Language, open_corpus, train_tokenizer
 from headway.bench.data.mlm.packing import sentences
-from headway.bench.data.text.census import take_census
-from headway.bench.data.text.sampling import quotas, repeated, smoothed_shares
+from headway.bench.data.text.sampling import quotas, repeated, smoothed_shares, take_census
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SOUNDS = [a + b for a in "bdfgklmnprst" for b in "aeiou"]

@@ -131,7 +131,7 @@ def test_what_is_left_out_is_counted_in_the_index(table, tmp_path):
     assert made.index["left_out"] == {"empty": 1, "lost characters": 1, "too long": 1, "not readable": 1}
     assert made.index["read"] == len(TEXT) + 4
     assert len(made) == len(TEXT)
-    assert "line 25: expected a sentence, one tab" in made.index["problems"][0]
+    assert "line 25: expected 2 columns with tabs" in made.index["problems"][0]
     with pytest.raises(ValueError, match=r"line 26: .*empty source"):
         build_pairs(text, tokenizer, tmp_path / "strict", rules=Rules(strict=True))
     assert not (tmp_path / "strict").exists(), "whole or not at all"

@@ -10,8 +10,7 @@ import pytest
 
 from headway.bench.data import Language
 from headway.bench.data.translation.cleaning import Cleaner, Rules
-from headway.bench.data.translation.parallel import open_parallel
-from headway.bench.data.translation.readers import Pair
+from headway.bench.data.translation.parallel import Pair, open_parallel
 
 PAIRS = [("A dog runs.", "Ein Hund läuft."), ("Two cats\u2028sleep.", "Zwei Katzen schlafen."), ("Yes", "Ja")]
 
@@ -89,8 +88,8 @@ def test_wrong_encoding_is_named_with_its_line_and_skipping_keeps_the_rest_align
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("no tab here", r"line 2: expected a sentence, one tab and its translation, got 1 columns"),
-        ("a\tb\tc", "got 3 col"),
+        ("no tab here", r"line 2: expected 2 columns with tabs between them, got 1"),
+        ("a\tb\tc", "got 3"),
     ],
 )
 def test_rows_of_a_table_that_are_no_pair(tmp_path, line, message):

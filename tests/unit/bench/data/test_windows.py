@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headway.bench.data.text.tokenizers import train_tokenizer
-from headway.bench.data.transfer.examples import Answer, Question
+from headway.bench.data.transfer.spec import Answer, Question
 from headway.bench.data.transfer.windows import NOWHERE, windows
 
 

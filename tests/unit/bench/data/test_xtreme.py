@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from headway.bench.data.transfer.task_data import found_languages, load
+from headway.bench.data.transfer.tasks import find_task, found_languages, load
 
 
 def squad(*questions, context="The cat sat on the mat ."):
@@ -27,16 +27,16 @@ def write(path, text):
 def test_xnli_of_xtreme_has_no_header_and_maybe_no_labels(tmp_path):
     write(tmp_path / "dev-de.tsv", 'Er "kam.\tEr ging.\tcontradiction\nA\tB\tneutral\n')
     write(tmp_path / "test-de.tsv", "A\tB\nC\tD\n")
-    dev = load("xnli", tmp_path, "dev", language="de")
+    dev = load(find_task("xnli"), tmp_path, "dev", language="de")
     assert [(each.first, each.label) for each in dev.examples] == [('Er "kam.', 2), ("A", 1)]
-    assert [each.label for each in load("xnli", tmp_path, "test", language="de").examples] == [None, None]
-    assert found_languages("xnli", tmp_path, "dev") == ("de",)
+    assert [each.label for each in load(find_task("xnli"), tmp_path, "test", language="de").examples] == [None, None]
+    assert found_languages(find_task("xnli"), tmp_path, "dev") == ("de",)
 
 
 def test_xnli_without_labels_is_no_dev_set(tmp_path):
     write(tmp_path / "dev-de.tsv", "A\tB\n")
-    with pytest.raises(ValueError, match="line 1: expected 3 columns, got 2"):
-        load("xnli", tmp_path, "dev", language="de")
+    with pytest.raises(ValueError, match=r"line 1: expected 3 columns .*, got 2"):
+        load(find_task("xnli"), tmp_path, "dev", language="de")
 
 
 @pytest.mark.parametrize("form", ["tsv", "jsonl"])
@@ -47,20 +47,20 @@ def test_xnli_of_its_authors_holds_all_languages(tmp_path, form):
         write(tmp_path / "xnli.dev.tsv", "\n".join("\t".join(row) for row in (names, *rows)))
     else:
         write(tmp_path / "xnli.dev.jsonl", "\n".join(json.dumps(dict(zip(names, row, strict=True))) for row in rows))
-    assert [each.first for each in load("xnli", tmp_path, "dev", language="de").examples] == ["A", "E"]
-    assert [each.label for each in load("xnli", tmp_path, "dev", language="fr").examples] == [0]
+    assert [each.first for each in load(find_task("xnli"), tmp_path, "dev", language="de").examples] == ["A", "E"]
+    assert [each.label for each in load(find_task("xnli"), tmp_path, "dev", language="fr").examples] == [0]
 
 
 def test_the_translated_training_files_spell_a_label_differently(tmp_path):
     write(tmp_path / "multinli.train.de.tsv", "premise\thypo\tlabel\nA\tB\tcontradictory\n")
-    assert load("xnli", tmp_path, "train", language="de").examples[0].label == 2
+    assert load(find_task("xnli"), tmp_path, "train", language="de").examples[0].label == 2
 
 
 def test_pawsx_in_both_layouts(tmp_path):
     write(tmp_path / "a" / "dev-ja.tsv", "A\tB\t1\n")
     write(tmp_path / "b" / "ja" / "dev_2k.tsv", "id\tsentence1\tsentence2\tlabel\n4\tA\tB\t0\n")
-    assert load("pawsx", tmp_path / "a", "dev", language="ja").examples[0].label == 1
-    found = load("pawsx", tmp_path / "b", "dev", language="ja").examples[0]
+    assert load(find_task("pawsx"), tmp_path / "a", "dev", language="ja").examples[0].label == 1
+    found = load(find_task("pawsx"), tmp_path / "b", "dev", language="ja").examples[0]
     assert (found.id, found.label) == ("4", 0)
 
 
@@ -78,7 +78,7 @@ PLACES = {
 def test_questions_are_found_and_read(tmp_path, case):
     split, language, file = PLACES[case]
     write(tmp_path / file, squad(("q1", "Who?", [("The cat", 0), ("cat", 4)]), ("q2", "Where?", [("the mat", 15)])))
-    found = load(case.split()[0], tmp_path, split, language=language)
+    found = load(find_task(case.split()[0]), tmp_path, split, language=language)
     assert [(each.id, each.question, [a.text for a in each.answers]) for each in found.examples] == [
         ("q1", "Who?", ["The cat", "cat"]),
         ("q2", "Where?", ["the mat"]),
@@ -88,7 +88,7 @@ def test_questions_are_found_and_read(tmp_path, case):
 def test_empty_answers_are_none(tmp_path):
     """So XTREME keeps back those of TyDiQA and MLQA."""
     write(tmp_path / "dev-v1.1.json", squad(("q1", "Who?", [("", 0)])))
-    split = load("squad", tmp_path, "dev")
+    split = load(find_task("squad"), tmp_path, "dev")
     assert split.examples[0].answers == ()
     assert split.described()["labelled"] == 0
 
@@ -110,8 +110,8 @@ def test_bad_questions_are_named_or_counted(tmp_path, case):
     entry, message = BAD[case]
     write(tmp_path / "dev-v1.1.json", squad(("q1", "Who?", [("cat", 4)]), entry, ("q2", "Where?", [("mat", 19)])))
     with pytest.raises(ValueError, match=message):
-        load("squad", tmp_path, "dev")
-    split = load("squad", tmp_path, "dev", on_error="skip")
+        load(find_task("squad"), tmp_path, "dev")
+    split = load(find_task("squad"), tmp_path, "dev", on_error="skip")
     assert [each.id for each in split.examples] == ["q1", "q2"]
     assert split.problems.count == 1
 
@@ -120,7 +120,7 @@ def test_tydiqa_may_repeat_ids(tmp_path):
     """Its training files as XTREME publishes them number questions from 0 in several parts."""
     text = squad(("0", "Who?", [("cat", 4)]), ("0", "Where?", [("mat", 19)]))
     write(tmp_path / "tydiqa.goldp.en.train.json", text)
-    assert [each.id for each in load("tydiqa", tmp_path, "train").examples] == ["0", "0#2"]
+    assert [each.id for each in load(find_task("tydiqa"), tmp_path, "train").examples] == ["0", "0#2"]
 
 
 @pytest.mark.parametrize(
@@ -135,27 +135,27 @@ def test_tydiqa_may_repeat_ids(tmp_path):
 def test_files_that_are_no_squad_are_named(tmp_path, text, message):
     write(tmp_path / "dev-v1.1.json", text)
     with pytest.raises(ValueError, match=message):
-        load("squad", tmp_path, "dev")
+        load(find_task("squad"), tmp_path, "dev")
     with pytest.raises(ValueError, match="squad: expected examples in its split dev, got none"):
-        load("squad", tmp_path, "dev", on_error="skip")
+        load(find_task("squad"), tmp_path, "dev", on_error="skip")
 
 
 def test_a_file_says_its_language(tmp_path):
     write(tmp_path / "xquad.de.json", squad(("q", "who ?", [("cat", 4)])))
-    assert found_languages("xquad", tmp_path / "xquad.de.json", "test") == ("de",)
-    assert load("xquad", tmp_path / "xquad.de.json", "test").language == "de"
+    assert found_languages(find_task("xquad"), tmp_path / "xquad.de.json", "test") == ("de",)
+    assert load(find_task("xquad"), tmp_path / "xquad.de.json", "test").language == "de"
     with pytest.raises(ValueError, match="expected xquad in en, got a file that is named as that of de"):
-        load("xquad", tmp_path / "xquad.de.json", "test", language="en")
+        load(find_task("xquad"), tmp_path / "xquad.de.json", "test", language="en")
     write(tmp_path / "mine.json", squad(("q", "who ?", [("cat", 4)])))
-    assert found_languages("xquad", tmp_path / "mine.json", "test") == ()
-    assert load("xquad", tmp_path / "mine.json", "test", language="tr").language == "tr"
+    assert found_languages(find_task("xquad"), tmp_path / "mine.json", "test") == ()
+    assert load(find_task("xquad"), tmp_path / "mine.json", "test", language="tr").language == "tr"
 
 
 def test_a_file_whose_folder_says_its_language_and_one_of_all(tmp_path):
     write(tmp_path / "ja" / "dev_2k.tsv", "id\tsentence1\tsentence2\tlabel\n4\tA\tB\t0\n")
-    assert found_languages("pawsx", tmp_path / "ja" / "dev_2k.tsv", "dev") == ("ja",)
+    assert found_languages(find_task("pawsx"), tmp_path / "ja" / "dev_2k.tsv", "dev") == ("ja",)
     write(tmp_path / "xnli.dev.tsv", "language\tgold_label\tsentence1\tsentence2\nde\tneutral\tA\tB\n")
-    assert len(found_languages("xnli", tmp_path / "xnli.dev.tsv", "dev")) == 15
+    assert len(found_languages(find_task("xnli"), tmp_path / "xnli.dev.tsv", "dev")) == 15
     write(tmp_path / "test-context-de-question-en.json", squad(("q", "who ?", [("cat", 4)])))
     mixed = tmp_path / "test-context-de-question-en.json"
-    assert load("mlqa", mixed, "test", language="de-en").language == "de-en"
+    assert load(find_task("mlqa"), mixed, "test", language="de-en").language == "de-en"

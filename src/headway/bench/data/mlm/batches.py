@@ -23,8 +23,7 @@ from torch import Tensor
 from headway.bench.data.language.language import require_int
 from headway.bench.data.mlm.masking import IGNORED, Masking
 from headway.bench.data.mlm.order import RowOrder
-from headway.bench.data.mlm.shard_index import PADDING
-from headway.bench.data.mlm.shards import Shards
+from headway.bench.data.mlm.shards import PADDING, Shards
 from headway.bench.data.text.sampling import ALPHA
 
 EVALUATION = (1 << 64) - 1  # in place of a step, which never gets there

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from headway.bench.data.language.language import Language, require_int
-from headway.bench.data.text.readers import COMPRESSED, READERS, Document, Problems, bounded, read_hub
+from headway.bench.data.reading import (
+    COMPRESSED,
+    HubName,
+    Problems,
+    file_fingerprint,
+    read_hub,
+    read_json_lines,
+    read_lines,
+    read_parquet,
+    until_damage,
+)
 
 BUILTIN_LANGUAGES = ("english", "invented", "verb-final")
 BUILTIN_SENTENCES = 100_000
 BUILTIN_DOCUMENT = 5  # sentences
-FINGERPRINT_BYTES = 1 << 16
+MAX_DOCUMENT = 1_000_000  # characters; what follows becomes another document
+HOW_TO_SKIP = '--skip-bad-lines (in Python open_corpus(..., on_error="skip"))'
 
 Source = str | os.PathLike[str]
+Document = list[str]  # lines: sentences or paragraphs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,7 +41,7 @@ class Corpus:
         files: the files in reading order; empty for the Hub and the built-in language.
         language: a name under which texts of several corpora are counted together, or None.
         text_field: the field of jsonl, parquet and Hub rows that holds the text.
-        problems: bad lines met by the latest pass, where they are skipped.
+        problems: bad lines found in the latest pass, where they are skipped.
     """
 
     source: str
@@ -41,7 +53,8 @@ class Corpus:
     def __iter__(self) -> Iterator[Document]:
         self.problems.clear()
         if self.source.startswith("hub:"):
-            yield from read_hub(*_hub_parts(self.source), self.problems, self.text_field)
+            for where, row in read_hub(HubName.parse(self.source, "train"), stream=True):
+                yield from _row_text(row, self.text_field, where, self.problems)
         elif not self.files:
             yield from _builtin(*_builtin_parts(self.source))
         for path in self.files:
@@ -55,55 +68,143 @@ class Corpus:
         """Every word that can occur, where that is known: in the built-in language."""
         if self.source.split(":")[0] != "builtin":
             return ()
-        language = _builtin_parts(self.source)[2]
-        spoken = _spoken(language)
-        return spoken.counterpart_vocabulary if language == "verb-final" else spoken.vocabulary
+        name = _builtin_parts(self.source)[2]
+        language = _language(name)
+        return language.counterpart_vocabulary if name == "verb-final" else language.vocabulary
 
     def fingerprint(self) -> list[list[Any]]:
-        """What the documents depend on, cheap to work out: names, sizes, and hashes of both ends of each file."""
+        """Describe the content cheaply: names, sizes, and hashes of both ends of each file."""
         if not self.files:
             return [[self.source, self.text_field]]
-        return [[path.name, path.stat().st_size, _ends(path)] for path in self.files] + [[self.text_field]]
+        return [file_fingerprint(path) for path in self.files] + [[self.text_field]]
 
 
 def open_corpus(
     source: Source, *, language: str | None = None, text_field: str = "text", on_error: str = "raise"
 ) -> Corpus:
-    """The documents of a text file, a folder of them, a Hub dataset or the built-in language.
+    """Return the documents of a text file, a folder of them, a Hub dataset or the built-in language.
 
     Args:
         source: one of
             a path ending in .txt (a sentence or paragraph a line, a blank line between documents) or .jsonl (a
             document a line), both also with .gz or .xz after it, or in .parquet (a document a row);
             a folder of such files, read in the order of their sorted paths, without hidden files and folders;
-            "hub:NAME[:CONFIG[:SPLIT]]", streamed with the `datasets` library, split "train" unless said;
+            "hub:NAME[:CONFIG[:SPLIT]]", streamed with the `datasets` library; the split is "train" unless given;
             "builtin[:SENTENCES[:SEED]][:LANGUAGE]", documents of five sentences of the built-in language: english (its
-            words), invented (the same order, other words) or verb-final (its counterpart), english unless said.
-        language: under which name to count the text, where several languages are mixed.
+            words), invented (the same order, other words) or verb-final (its counterpart), english unless given.
+        language: name under which to count the text, where several languages are mixed.
         text_field: the field of jsonl, parquet and Hub rows that holds the text.
         on_error: "raise" stops at the first bad line and names it; "skip" leaves bad lines out and counts them.
 
     A document of more than a million characters is continued as another one.
     """
-    problems = Problems(on_error)
+    problems = Problems(on_error, HOW_TO_SKIP)
     text = os.fspath(source)
+    files: list[Path] = []
     if text.startswith("hub:"):
-        _hub_parts(text)
-        files: list[Path] = []
+        HubName.parse(text, "train")
     elif text.split(":")[0] == "builtin":
         _builtin_parts(text)
-        files = []
     else:
         files = _files(Path(text), problems)
     return Corpus(source=text, files=tuple(files), language=language, text_field=text_field, problems=problems)
 
 
 def open_corpora(corpora: Source | Corpus | Sequence[Source | Corpus]) -> list[Corpus]:
-    """One or several corpora or sources as a list of corpora."""
+    """Return one or several corpora or sources as a list of corpora."""
     several = [corpora] if isinstance(corpora, str | os.PathLike | Corpus) else list(corpora)
     if not several:
         raise ValueError("corpora: expected at least one corpus, got none. Pass a path or open_corpus(...).")
     return [each if isinstance(each, Corpus) else open_corpus(each) for each in several]
+
+
+def read_text(path: Path, problems: Problems, text_field: str = "") -> Iterator[Document]:
+    """Yield the documents of a text file: a sentence or paragraph a line, a blank line between documents."""
+    empty = True
+    for has_text, lines in groupby(_stripped_lines(path, problems), key=bool):
+        if has_text:
+            empty = False
+            yield from bounded(lines)
+    if empty:
+        problems.add_empty(path)
+
+
+def read_jsonl(path: Path, problems: Problems, text_field: str) -> Iterator[Document]:
+    """Yield the documents of a .jsonl file, one in each line."""
+    for where, row in until_damage(read_json_lines(path, problems), problems):
+        yield from _row_text(row, text_field, where, problems)
+
+
+def read_parquet_text(path: Path, problems: Problems, text_field: str) -> Iterator[Document]:
+    """Yield the documents of a parquet file, one in each row."""
+    for where, text in read_parquet(path, text_field, problems):
+        yield from _row_text({text_field: text}, text_field, where, problems)
+
+
+READERS: dict[str, Callable[[Path, Problems, str], Iterator[Document]]] = {
+    ".txt": read_text,
+    ".jsonl": read_jsonl,
+    ".parquet": read_parquet_text,
+}
+
+
+def bounded(lines: Iterable[str]) -> Iterator[Document]:
+    """Yield a document in parts of at most about `MAX_DOCUMENT` characters; nothing where it has no text."""
+    part: Document = []
+    size = 0
+    for line in lines:
+        for piece in _pieces(line):
+            part.append(piece)
+            size += len(piece)
+            if size >= MAX_DOCUMENT:
+                yield part
+                part, size = [], 0
+    if part:
+        yield part
+
+
+def _pieces(line: str) -> Iterator[str]:
+    """Cut a line that is longer than a document may be, at spaces where there are some."""
+    start = 0
+    while len(line) - start > MAX_DOCUMENT:
+        space = line.rfind(" ", start + 1, start + MAX_DOCUMENT + 1)
+        end = space if space > 0 else start + MAX_DOCUMENT
+        yield line[start:end].strip()
+        start = end + (space > 0)
+    yield line[start:].strip()
+
+
+def _stripped_lines(path: Path, problems: Problems) -> Iterator[str]:
+    for number, line in until_damage(read_lines(path, problems), problems):
+        if line is not None and "\0" in line:
+            problems.add(
+                f"{path}, line {number}: expected text, got characters of number 0, as UTF-16 has for Latin letters. "
+                f"Convert the file (iconv -f UTF-16LE -t UTF-8)."
+            )
+        elif line is not None:
+            yield line.strip()
+
+
+def _row_text(row: dict[str, Any], text_field: str, where: str, problems: Problems) -> Iterator[Document]:
+    text = row.get(text_field)
+    if text_field not in row:
+        fields = ", ".join(map(str, row)) or "none"
+        problems.add(f"{where}: expected a field {text_field!r}, got {fields}. Pass text_field=NAME.")
+    elif not isinstance(text, str):
+        problems.add(f"{where}: expected {text_field!r} to be text, got {text!r:.50}. Correct the row.")
+    elif not _is_encodable(text):
+        problems.add(f"{where}: expected Unicode text, got half of a surrogate pair. Correct the row.")
+    else:
+        yield from bounded([line for part in text.split("\n") if (line := part.strip())])
+
+
+def _is_encodable(text: str) -> bool:
+    """Return whether UTF-8 can hold the text; escapes in JSON may stand for what it cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _files(path: Path, problems: Problems) -> list[Path]:
@@ -138,7 +239,7 @@ def _is_hidden(path: Path) -> bool:
 
 
 def _suffix(path: Path) -> str:
-    """The suffix that says the format, below that of a compression; "" where the two do not go together."""
+    """Return the suffix that says the format, below that of a compression; "" for compressed parquet, which is none."""
     if path.suffix not in COMPRESSED:
         return path.suffix
     inner = Path(path.stem).suffix
@@ -153,15 +254,8 @@ def _wrong_suffix(path: Path) -> str:
     return f"{path}: expected one of {_suffixes()}, got {path.suffix!r}. Rename, convert or remove it."
 
 
-def _hub_parts(source: str) -> tuple[str, str | None, str]:
-    name, config, split, *rest = [*source.removeprefix("hub:").split(":"), "", ""]
-    if not name or len(rest) > 2 or any(rest):
-        raise ValueError(f"source: expected hub:NAME[:CONFIG[:SPLIT]], got {source!r}. Write hub:wikitext:name:train.")
-    return name, config or None, split or "train"
-
-
 def _builtin_parts(source: str) -> tuple[int, int, str]:
-    """Sentences, seed and language of a built-in source."""
+    """Return the number of sentences, the seed and the language that a built-in source names."""
     _, *numbers = source.split(":")
     language = numbers.pop() if numbers and numbers[-1] in BUILTIN_LANGUAGES else BUILTIN_LANGUAGES[0]
     if len(numbers) > 2 or not all(number.isascii() and number.isdigit() for number in numbers):
@@ -174,24 +268,16 @@ def _builtin_parts(source: str) -> tuple[int, int, str]:
     return sentences, seed, language
 
 
-def _spoken(language: str) -> Language:
-    return Language(words="invented" if language == "invented" else "english")
+def _language(name: str) -> Language:
+    return Language(words="invented" if name == "invented" else "english")
 
 
-def _builtin(sentences: int, seed: int, language: str) -> Iterator[Document]:
-    spoken, left = _spoken(language), sentences
-    for document in spoken.documents(-(-sentences // BUILTIN_DOCUMENT), seed=seed, sentences=BUILTIN_DOCUMENT):
-        of_document = document[:left]
-        if language == "verb-final":
-            yield from bounded([" ".join(spoken.verb_final(sentence)) for sentence in of_document])
+def _builtin(sentences: int, seed: int, name: str) -> Iterator[Document]:
+    language, left = _language(name), sentences
+    for document in language.documents(-(-sentences // BUILTIN_DOCUMENT), seed=seed, sentences=BUILTIN_DOCUMENT):
+        kept = document[:left]
+        if name == "verb-final":
+            yield from bounded([" ".join(language.verb_final(sentence)) for sentence in kept])
         else:
-            yield from bounded([sentence.text for sentence in of_document])
+            yield from bounded([sentence.text for sentence in kept])
         left -= BUILTIN_DOCUMENT
-
-
-def _ends(path: Path) -> str:
-    with path.open("rb") as file:
-        digest = hashlib.sha256(file.read(FINGERPRINT_BYTES))
-        file.seek(max(0, path.stat().st_size - FINGERPRINT_BYTES))
-        digest.update(file.read())
-    return digest.hexdigest()[:16]

@@ -17,9 +17,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizerFast
 
 from headway.bench.data.language.language import require_int
-from headway.bench.data.text.census import Census, take_census
 from headway.bench.data.text.corpora import Corpus, Source, open_corpora
-from headway.bench.data.text.sampling import ALPHA
+from headway.bench.data.text.sampling import ALPHA, Census, take_census
 from headway.storage import atomic_path
 
 PAD, UNK, CLS, SEP, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

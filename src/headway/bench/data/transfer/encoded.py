@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headway.bench.data.transfer.examples import Example
+from headway.bench.data.transfer.spec import Example
 
 CHUNK = 1000  # texts given to a tokenizer at a time
 POOL = 50  # batches that are sorted by length together

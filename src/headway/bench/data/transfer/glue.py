@@ -10,7 +10,7 @@ on_error="skip", which leaves those out, as the published sizes do.
 
 from __future__ import annotations
 
-from headway.bench.data.transfer.task_sets import HubLayout, Layout, Table, TaskSet
+from headway.bench.data.transfer.spec import FileLayout, HubLayout, Table, TaskSpec
 
 HUB = "nyu-mll/glue"
 NLI = ("entailment", "neutral", "contradiction")
@@ -28,14 +28,15 @@ def _glue(
     hub: Table | None = None,
     plain: Table | None = None,
     **rest: object,
-) -> TaskSet:
-    """A task with train.tsv, dev.tsv and test.tsv; `plain` is the table of files without header."""
+) -> TaskSpec:
+    """Describe a task with train.tsv, dev.tsv and test.tsv; `plain` is the table of files without header."""
     files = {
-        split: (Layout(f"{folder}/{split}.tsv", table if plain is None or split == "test" else plain),)
+        split: (FileLayout(f"{folder}/{split}.tsv", table if plain is None or split == "test" else plain),)
         for split in SPLITS
     }
-    return TaskSet(
+    return TaskSpec(
         name=name,
+        group="glue",
         pair=table.second is not None,
         splits=files,
         hub=HubLayout(name=HUB, config=name, splits=SPLITS, table=hub or _on_hub(table)),
@@ -61,89 +62,89 @@ _MNLI_SIZES = {
     "test_mismatched": 9847,
 }
 
-GLUE: dict[str, TaskSet] = {
-    task.name: task
-    for task in (
-        _glue(
-            "cola",
-            "CoLA",
-            Table(first="sentence", id="index"),
-            (8551, 1043, 1063),
-            plain=Table(first=3, label=1, width=4),
-            metrics=("matthews",),
+GLUE: tuple[TaskSpec, ...] = (
+    _glue(
+        "cola",
+        "CoLA",
+        Table(first="sentence", id="index"),
+        (8551, 1043, 1063),
+        plain=Table(first=3, label=1, width=4),
+        metrics=("matthews",),
+    ),
+    _glue("sst2", "SST-2", Table(first="sentence", label="label", id="index"), (67_349, 872, 1821)),
+    _glue(
+        "mrpc",
+        "MRPC",
+        _pair("#1 String", "#2 String", label="Quality"),
+        (3668, 408, 1725),
+        hub=_pair(id="idx"),
+        metrics=("accuracy", "f1"),
+    ),
+    _glue(
+        "stsb",
+        "STS-B",
+        _pair(label="score"),
+        (5749, 1500, 1379),
+        kind="number",
+        labels=(),
+        metrics=("pearson", "spearman"),
+    ),
+    _glue(
+        "qqp",
+        "QQP",
+        _pair("question1", "question2", label="is_duplicate", id="id"),
+        (363_846, 40_430, 390_965),
+        metrics=("accuracy", "f1"),
+    ),
+    _glue("qnli", "QNLI", _pair("question", "sentence"), (104_743, 5463, 5463), labels=TRUTH),
+    _glue("rte", "RTE", _pair(), (2490, 277, 3000), labels=TRUTH),
+    _glue("wnli", "WNLI", _pair(), (635, 71, 146)),
+    TaskSpec(
+        name="mnli",
+        group="glue",
+        kind="classes",
+        labels=NLI,
+        splits={
+            split: (
+                # of the test sets the leaderboard asks for the index
+                FileLayout(f"MNLI/{split}.tsv", _pair(label="gold_label") if split.startswith("test") else _NLI),
+                FileLayout(f"MNLI/multinli_1.0_{split}.jsonl", _NLI),
+            )
+            for split in _MNLI_SIZES
+        },
+        hub=HubLayout(
+            name=HUB,
+            config="mnli",
+            splits={split: split.replace("dev", "validation") for split in _MNLI_SIZES},
+            table=_pair("premise", "hypothesis", id="idx"),
         ),
-        _glue("sst2", "SST-2", Table(first="sentence", label="label", id="index"), (67_349, 872, 1821)),
-        _glue(
-            "mrpc",
-            "MRPC",
-            _pair("#1 String", "#2 String", label="Quality"),
-            (3668, 408, 1725),
-            hub=_pair(id="idx"),
-            metrics=("accuracy", "f1"),
-        ),
-        _glue(
-            "stsb",
-            "STS-B",
-            _pair(label="score"),
-            (5749, 1500, 1379),
-            kind="number",
-            labels=(),
-            metrics=("pearson", "spearman"),
-        ),
-        _glue(
-            "qqp",
-            "QQP",
-            _pair("question1", "question2", label="is_duplicate", id="id"),
-            (363_846, 40_430, 390_965),
-            metrics=("accuracy", "f1"),
-        ),
-        _glue("qnli", "QNLI", _pair("question", "sentence"), (104_743, 5463, 5463), labels=TRUTH),
-        _glue("rte", "RTE", _pair(), (2490, 277, 3000), labels=TRUTH),
-        _glue("wnli", "WNLI", _pair(), (635, 71, 146)),
-        TaskSet(
-            name="mnli",
-            kind="classes",
-            labels=NLI,
-            splits={
-                split: (
-                    # of the test sets the leaderboard asks for the index
-                    Layout(f"MNLI/{split}.tsv", _pair(label="gold_label") if split.startswith("test") else _NLI),
-                    Layout(f"MNLI/multinli_1.0_{split}.jsonl", _NLI),
-                )
-                for split in _MNLI_SIZES
-            },
-            hub=HubLayout(
-                name=HUB,
-                config="mnli",
-                splits={split: split.replace("dev", "validation") for split in _MNLI_SIZES},
-                table=_pair("premise", "hypothesis", id="idx"),
-            ),
-            published={(split, "en"): size for split, size in _MNLI_SIZES.items()},
-        ),
-        TaskSet(
-            name="snli",
-            kind="classes",
-            labels=NLI,
-            splits={
-                split: (Layout(f"SNLI/{split}.tsv", _NLI), Layout(f"SNLI/snli_1.0_{split}.jsonl", _NLI))
-                for split in SPLITS
-            },
-            hub=HubLayout(name="stanfordnlp/snli", splits=SPLITS, table=_pair("premise", "hypothesis")),
-            published={("train", "en"): 550_152, ("dev", "en"): 10_000, ("test", "en"): 10_000},
-        ),
-        TaskSet(
-            name="diagnostic",  # scored by the three-class Matthews correlation, Sec. 4 of the paper
-            kind="classes",
-            labels=NLI,
-            metrics=("matthews",),
-            splits={
-                "test": (
-                    Layout("diagnostic/diagnostic-full.tsv", _pair("Premise", "Hypothesis", label="Label")),
-                    Layout("diagnostic/diagnostic.tsv", _pair()),
-                )
-            },
-            hub=HubLayout(name=HUB, config="ax", splits={"test": "test"}, table=_pair("premise", "hypothesis")),
-            published={("test", "en"): 1104},
-        ),
-    )
-}
+        published={(split, "en"): size for split, size in _MNLI_SIZES.items()},
+    ),
+    TaskSpec(
+        name="snli",
+        group="glue",
+        kind="classes",
+        labels=NLI,
+        splits={
+            split: (FileLayout(f"SNLI/{split}.tsv", _NLI), FileLayout(f"SNLI/snli_1.0_{split}.jsonl", _NLI))
+            for split in SPLITS
+        },
+        hub=HubLayout(name="stanfordnlp/snli", splits=SPLITS, table=_pair("premise", "hypothesis")),
+        published={("train", "en"): 550_152, ("dev", "en"): 10_000, ("test", "en"): 10_000},
+    ),
+    TaskSpec(
+        name="diagnostic",  # scored by the three-class Matthews correlation, Sec. 4 of the paper
+        group="glue",
+        kind="classes",
+        labels=NLI,
+        metrics=("matthews",),
+        splits={
+            "test": (
+                FileLayout("diagnostic/diagnostic-full.tsv", _pair("Premise", "Hypothesis", label="Label")),
+                FileLayout("diagnostic/diagnostic.tsv", _pair()),
+            )
+        },
+        hub=HubLayout(name=HUB, config="ax", splits={"test": "test"}, table=_pair("premise", "hypothesis")),
+        published={("test", "en"): 1104},
+    ),
+)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.bench.data.transfer.encoded import CHUNK, Encoded, flat
-from headway.bench.data.transfer.examples import Question
+from headway.bench.data.transfer.spec import Question
 
 NOWHERE = (0, 0)  # the first token stands for "no answer in this window"
 

@@ -10,7 +10,7 @@ Each is read as its authors publish it and as XTREME does: there files have no h
 from __future__ import annotations
 
 from headway.bench.data.transfer.glue import NLI, SPLITS, YES_NO
-from headway.bench.data.transfer.task_sets import HubLayout, Layout, Table, TaskSet
+from headway.bench.data.transfer.spec import FileLayout, HubLayout, Table, TaskSpec
 
 XNLI_LANGUAGES = ("en", "ar", "bg", "de", "el", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh")
 PAWSX_LANGUAGES = ("en", "de", "es", "fr", "ja", "ko", "zh")
@@ -38,128 +38,135 @@ _PAWSX = Table(first="sentence1", second="sentence2", label="label", id="id")
 _ANSWERS = ("f1", "exact_match")
 
 
-def _tydiqa(split: str) -> tuple[Layout, ...]:
-    """XTREME's name of a language's file, and the authors' own."""
+def _tydiqa(split: str) -> tuple[FileLayout, ...]:
+    """Name the file of a language as XTREME does, and as the authors do."""
     return (
-        Layout(f"tydiqa-goldp-v1.1-{split}/tydiqa.goldp.{{language}}.{split}.json"),
-        Layout(f"tydiqa-goldp-v1.1-{split}/tydiqa-goldp-{split}-{{prefix}}.json"),
+        FileLayout(f"tydiqa-goldp-v1.1-{split}/tydiqa.goldp.{{language}}.{split}.json"),
+        FileLayout(f"tydiqa-goldp-v1.1-{split}/tydiqa-goldp-{split}-{{prefix}}.json"),
     )
 
 
-XTREME: dict[str, TaskSet] = {
-    task.name: task
-    for task in (
-        TaskSet(
-            name="xnli",
-            kind="classes",
-            labels=NLI,
-            aliases={"contradictory": "contradiction"},  # in the machine-translated training files
-            splits={
-                "train": (
-                    Layout("train-{language}.tsv", _PLAIN),
-                    Layout("multinli.train.{language}.tsv", Table(first="premise", second="hypo", label="label")),
-                ),
-                **{
-                    split: (
-                        Layout(f"{split}-{{language}}.tsv", _PLAIN),
-                        Layout(f"xnli.{split}.tsv", _XNLI),
-                        Layout(f"xnli.{split}.jsonl", _XNLI),
-                    )
-                    for split in ("dev", "test")
-                },
-            },
-            hub=HubLayout(
-                name="facebook/xnli",
-                config="{language}",
-                splits=SPLITS,
-                table=Table(first="premise", second="hypothesis", label="label"),
+XTREME: tuple[TaskSpec, ...] = (
+    TaskSpec(
+        name="xnli",
+        group="xtreme",
+        kind="classes",
+        labels=NLI,
+        aliases={"contradictory": "contradiction"},  # in the machine-translated training files
+        splits={
+            "train": (
+                FileLayout("train-{language}.tsv", _PLAIN),
+                FileLayout("multinli.train.{language}.tsv", Table(first="premise", second="hypo", label="label")),
             ),
-            languages=XNLI_LANGUAGES,
-            published={
-                (split, language): size
-                for language in XNLI_LANGUAGES
-                for split, size in (("train", 392_702), ("dev", 2490), ("test", 5010))
-            },
-        ),
-        TaskSet(
-            name="pawsx",
-            kind="classes",
-            labels=YES_NO,
-            splits={
-                "train": (
-                    Layout("train-{language}.tsv", _PLAIN),
-                    Layout("{language}/train.tsv", _PAWSX),
-                    Layout("{language}/translated_train.tsv", _PAWSX),
-                ),
-                **{
-                    split: (Layout(f"{split}-{{language}}.tsv", _PLAIN), Layout(f"{{language}}/{split}_2k.tsv", _PAWSX))
-                    for split in ("dev", "test")
-                },
-            },
-            hub=HubLayout(name="google-research-datasets/paws-x", config="{language}", splits=SPLITS, table=_PAWSX),
-            languages=PAWSX_LANGUAGES,
-            published={
-                (split, language): size
-                for language in PAWSX_LANGUAGES
-                for split, size in (("train", 49_401), ("dev", 2000), ("test", 2000))
-            },
-        ),
-        TaskSet(
-            name="squad",
-            kind="spans",
-            metrics=_ANSWERS,
-            splits={"train": (Layout("train-v1.1.json"),), "dev": (Layout("dev-v1.1.json"),)},
-            hub=HubLayout(name="rajpurkar/squad", splits={"train": "train", "dev": "validation"}),
-            published={("train", "en"): 87_599, ("dev", "en"): 10_570},
-        ),
-        TaskSet(
-            name="xquad",
-            kind="spans",
-            metrics=_ANSWERS,
-            splits={"test": (Layout("xquad.{language}.json"),)},
-            hub=HubLayout(name="google/xquad", config="xquad.{language}", splits={"test": "validation"}),
-            languages=XQUAD_LANGUAGES,
-            published={("test", language): 1190 for language in (*XQUAD_LANGUAGES, "ro")},
-        ),
-        TaskSet(
-            name="mlqa",
-            kind="spans",
-            metrics=_ANSWERS,
-            answers="mlqa",
-            splits={
-                split: (Layout(f"{split}/{split}-context-{{context}}-question-{{question}}.json"),)
+            **{
+                split: (
+                    FileLayout(f"{split}-{{language}}.tsv", _PLAIN),
+                    FileLayout(f"xnli.{split}.tsv", _XNLI),
+                    FileLayout(f"xnli.{split}.jsonl", _XNLI),
+                )
                 for split in ("dev", "test")
             },
-            hub=HubLayout(
-                name="google/xtreme",
-                config="MLQA.{context}.{question}",
-                splits={"dev": "validation", "test": "test"},
-            ),
-            languages=MLQA_LANGUAGES,
-            published={
-                (split, language): size
-                for split, sizes in (("dev", MLQA_DEV), ("test", MLQA_TEST))
-                for language, size in zip(MLQA_LANGUAGES, sizes, strict=True)
-            },
+        },
+        hub=HubLayout(
+            name="facebook/xnli",
+            config="{language}",
+            splits=SPLITS,
+            table=Table(first="premise", second="hypothesis", label="label"),
         ),
-        TaskSet(
-            name="tydiqa",
-            kind="spans",
-            metrics=_ANSWERS,
-            splits={"train": _tydiqa("train"), "dev": _tydiqa("dev")},
-            hub=HubLayout(
-                name="google-research-datasets/tydiqa",
-                config="secondary_task",
-                splits={"train": "train", "dev": "validation"},
-                prefixes=TYDIQA_LANGUAGES,
+        languages=XNLI_LANGUAGES,
+        published={
+            (split, language): size
+            for language in XNLI_LANGUAGES
+            for split, size in (("train", 392_702), ("dev", 2490), ("test", 5010))
+        },
+    ),
+    TaskSpec(
+        name="pawsx",
+        group="xtreme",
+        kind="classes",
+        labels=YES_NO,
+        splits={
+            "train": (
+                FileLayout("train-{language}.tsv", _PLAIN),
+                FileLayout("{language}/train.tsv", _PAWSX),
+                FileLayout("{language}/translated_train.tsv", _PAWSX),
             ),
-            languages=tuple(TYDIQA_LANGUAGES),
-            published={
-                (split, language): size
-                for split, sizes in (("train", TYDIQA_TRAIN), ("dev", TYDIQA_DEV))
-                for language, size in zip(TYDIQA_LANGUAGES, sizes, strict=True)
+            **{
+                split: (
+                    FileLayout(f"{split}-{{language}}.tsv", _PLAIN),
+                    FileLayout(f"{{language}}/{split}_2k.tsv", _PAWSX),
+                )
+                for split in ("dev", "test")
             },
-            repeated_ids=True,
+        },
+        hub=HubLayout(name="google-research-datasets/paws-x", config="{language}", splits=SPLITS, table=_PAWSX),
+        languages=PAWSX_LANGUAGES,
+        published={
+            (split, language): size
+            for language in PAWSX_LANGUAGES
+            for split, size in (("train", 49_401), ("dev", 2000), ("test", 2000))
+        },
+    ),
+    TaskSpec(
+        name="squad",
+        group="xtreme",
+        kind="spans",
+        metrics=_ANSWERS,
+        splits={"train": (FileLayout("train-v1.1.json"),), "dev": (FileLayout("dev-v1.1.json"),)},
+        hub=HubLayout(name="rajpurkar/squad", splits={"train": "train", "dev": "validation"}),
+        published={("train", "en"): 87_599, ("dev", "en"): 10_570},
+    ),
+    TaskSpec(
+        name="xquad",
+        group="xtreme",
+        kind="spans",
+        metrics=_ANSWERS,
+        splits={"test": (FileLayout("xquad.{language}.json"),)},
+        hub=HubLayout(name="google/xquad", config="xquad.{language}", splits={"test": "validation"}),
+        languages=XQUAD_LANGUAGES,
+        published={("test", language): 1190 for language in (*XQUAD_LANGUAGES, "ro")},
+    ),
+    TaskSpec(
+        name="mlqa",
+        group="xtreme",
+        kind="spans",
+        metrics=_ANSWERS,
+        answers="mlqa",
+        splits={
+            split: (FileLayout(f"{split}/{split}-context-{{context}}-question-{{question}}.json"),)
+            for split in ("dev", "test")
+        },
+        hub=HubLayout(
+            name="google/xtreme",
+            config="MLQA.{context}.{question}",
+            splits={"dev": "validation", "test": "test"},
         ),
-    )
-}
+        languages=MLQA_LANGUAGES,
+        published={
+            (split, language): size
+            for split, sizes in (("dev", MLQA_DEV), ("test", MLQA_TEST))
+            for language, size in zip(MLQA_LANGUAGES, sizes, strict=True)
+        },
+    ),
+    TaskSpec(
+        name="tydiqa",
+        group="xtreme",
+        kind="spans",
+        metrics=_ANSWERS,
+        splits={"train": _tydiqa("train"), "dev": _tydiqa("dev")},
+        hub=HubLayout(
+            name="google-research-datasets/tydiqa",
+            config="secondary_task",
+            splits={"train": "train", "dev": "validation"},
+            prefixes=TYDIQA_LANGUAGES,
+        ),
+        languages=tuple(TYDIQA_LANGUAGES),
+        language_names=TYDIQA_LANGUAGES,
+        published={
+            (split, language): size
+            for split, sizes in (("train", TYDIQA_TRAIN), ("dev", TYDIQA_DEV))
+            for language, size in zip(TYDIQA_LANGUAGES, sizes, strict=True)
+        },
+        repeated_ids=True,
+    ),
+)

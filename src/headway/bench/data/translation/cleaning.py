@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from headway.bench.data.language.language import require_int
-from headway.bench.data.translation.readers import Pair
+from headway.bench.data.translation.parallel import Pair
 
 REPLACEMENT = "\ufffd"  # what decoders put in place of bytes that they could not read
 

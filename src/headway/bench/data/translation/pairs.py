@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from headway.bench.data.text.tokenizers import highest_id
 from headway.bench.data.translation.cleaning import Cleaner, Rules
-from headway.bench.data.translation.parallel import ParallelText
-from headway.bench.data.translation.readers import Pair
+from headway.bench.data.translation.parallel import Pair, ParallelText
 from headway.bench.data.translation.vocabulary import Pieces
 from headway.storage import atomic_path, config_hash, read_json, write_json
 

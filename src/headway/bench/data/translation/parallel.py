@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass, field, fields
+from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from headway.bench.data.text.readers import COMPRESSED, Problems
-from headway.bench.data.translation.builtin import HELD_OUT_PAIRS, parse_builtin
-from headway.bench.data.translation.readers import Pair, read_files, read_hub, read_jsonl, read_table
+from headway.bench.data.language.language import Controls, Language, require_int
+from headway.bench.data.reading import (
+    COMPRESSED,
+    HubName,
+    Problems,
+    file_fingerprint,
+    hash_share,
+    read_hub,
+    read_json_lines,
+    read_lines,
+    read_tsv,
+)
 
 SPLITS = ("train", "dev", "test")
 HUB_SPLITS = {"train": "train", "dev": "validation", "test": "test"}
-BUILTIN_HELD_OUT = 0.05  # of all sentences of the built-in language for dev, and as many for test
-FINGERPRINT_BYTES = 1 << 16
+HOW_TO_SKIP = "--on-error skip"
+BUILTIN_PAIRS = 100_000
+BUILTIN_HELD_OUT = 0.05  # share of all sentences of the built-in language that are for dev, and as many for test
+BUILTIN_HELD_OUT_PAIRS = 1000  # of dev, and of test
+BUILTIN_EXAMPLE = "builtin:20000:0:max_depth=1:max_longest=8"
+
+
+class Pair(NamedTuple):
+    """A sentence, its translation, and the place where they were read."""
+
+    source: str
+    target: str
+    where: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -25,7 +44,7 @@ class ParallelText:
 
     Attributes:
         source, target, languages, split, held_out: what `open_parallel` was given.
-        problems: rows that could not be read, in the latest pass, where they are skipped.
+        problems: rows that could not be read in the latest pass, where they are skipped.
     """
 
     source: str
@@ -39,9 +58,9 @@ class ParallelText:
         self.problems.clear()
         if self.is_builtin:
             builtin = parse_builtin(self.source)
-            wanted = builtin.pairs if self.split in (None, "train") else HELD_OUT_PAIRS
-            return islice(self._own(builtin.stream()), wanted)
-        return self._own(self._read())
+            wanted = builtin.pairs if self.split in (None, "train") else BUILTIN_HELD_OUT_PAIRS
+            return islice(self._of_split(builtin.stream()), wanted)
+        return self._of_split(self._read())
 
     @property
     def is_builtin(self) -> bool:
@@ -49,7 +68,7 @@ class ParallelText:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Empty for the Hub and the built-in language."""
+        """The files to read; empty for the Hub and the built-in language."""
         if self.is_builtin or self.source.startswith("hub:"):
             return ()
         return tuple(Path(name) for name in (self.source, self.target) if name is not None)
@@ -60,24 +79,37 @@ class ParallelText:
         return parse_builtin(self.source).vocabularies if self.is_builtin else ((), ())
 
     def fingerprint(self) -> list[Any]:
-        """What the pairs depend on, cheap to work out: names, sizes, and hashes of both ends of each file."""
-        files = [[path.name, path.stat().st_size, _ends(path)] for path in self.files]
+        """Describe the content cheaply: names, sizes, and hashes of both ends of each file."""
+        files = [file_fingerprint(path) for path in self.files]
         return [files or self.source, self.languages, self.split, self.held_out]
 
     def _read(self) -> Iterator[Pair]:
         if self.source.startswith("hub:"):
-            assert self.languages is not None
-            name, config, split = _hub_parts(self.source, self.split or "train")
-            return read_hub(name, config, split, self.problems, self.languages)
+            dataset = HubName.parse(self.source, HUB_SPLITS[self.split or "train"])
+            return self._pairs_of_rows(read_hub(dataset, stream=True))
         if self.target is not None:
-            return read_files(Path(self.source), Path(self.target), self.problems)
+            return read_two_files(Path(self.source), Path(self.target), self.problems)
         if _suffix(Path(self.source)) == ".jsonl":
-            assert self.languages is not None
-            return read_jsonl(Path(self.source), self.problems, self.languages)
-        return read_table(Path(self.source), self.problems)
+            return self._pairs_of_rows(read_json_lines(Path(self.source), self.problems))
+        rows = read_tsv(Path(self.source), self.problems, widths=(2,))
+        return (Pair(source.strip(), target.strip(), where) for where, (source, target) in rows)
 
-    def _own(self, pairs: Iterator[Pair]) -> Iterator[Pair]:
-        """Those of this split. Where one source holds all, a hash of the sentence decides: splits share no sentence."""
+    def _pairs_of_rows(self, rows: Iterator[tuple[str, dict[str, Any]]]) -> Iterator[Pair]:
+        """Yield the pairs of rows such as {"translation": {"de": ..., "en": ...}} or {"de": ..., "en": ...}."""
+        assert self.languages is not None
+        one, other = self.languages
+        for where, row in rows:
+            texts = row.get("translation", row)
+            source, target = (texts.get(name) if isinstance(texts, dict) else None for name in (one, other))
+            if isinstance(source, str) and isinstance(target, str):
+                yield Pair(" ".join(source.split()), " ".join(target.split()), where)
+            else:
+                got = ", ".join(map(str, texts)) if isinstance(texts, dict) else repr(row)[:50]
+                self.problems.add(f"{where}: expected text in {one} and {other}, got {got}. Correct the row.")
+
+    def _of_split(self, pairs: Iterator[Pair]) -> Iterator[Pair]:
+        """Keep the pairs of this split. Where one source holds all splits, a hash of the sentence decides which it is
+        in, so that splits share no sentence."""
         share = BUILTIN_HELD_OUT if self.is_builtin else self.held_out
         if not share or self.split is None:
             return pairs
@@ -88,7 +120,7 @@ class ParallelText:
             "train": (share + for_test, 1.0),
         }[self.split]
         salt = "builtin\n" if self.is_builtin else ""  # so that its sentences, in a file, are split in another way
-        return (pair for pair in pairs if low <= _chance(salt + pair.source) < high)
+        return (pair for pair in pairs if low <= hash_share(salt + pair.source) < high)
 
 
 def open_parallel(
@@ -100,13 +132,13 @@ def open_parallel(
     held_out: float = 0.0,
     on_error: str = "raise",
 ) -> ParallelText:
-    """Pairs of sentences from one of
+    """Return pairs of sentences from one of
 
         two text files, source and target, whose lines with the same number translate one another;
         a text file of sentence TAB translation;
         a .jsonl file of rows {"translation": {"de": ..., "en": ...}}, or of those without "translation";
         "hub:NAME[:CONFIG[:SPLIT]]" with such rows, streamed with the `datasets` library;
-        "builtin[:PAIRS[:SEED]][:NAME=VALUE]...", see `headway.bench.data.translation.builtin`.
+        "builtin[:PAIRS[:SEED]][:NAME=VALUE]...", the built-in language, see `BuiltinPairs`.
 
     All files also with .gz or .xz after their names.
 
@@ -121,8 +153,9 @@ def open_parallel(
     if not 0.0 <= held_out < 0.5:
         raise ValueError(f"held_out: expected a share of at least 0 and below 0.5, got {held_out}.")
     named = None if languages is None else _languages(languages)
+    problems = Problems(on_error, HOW_TO_SKIP)
     text = ParallelText(
-        source=source, target=target, languages=named, split=split, held_out=held_out, problems=Problems(on_error)
+        source=source, target=target, languages=named, split=split, held_out=held_out, problems=problems
     )
     if text.is_builtin:
         parse_builtin(source)
@@ -134,10 +167,84 @@ def open_parallel(
                 f"{name}: expected a file{', hub:NAME or builtin' if name == 'source' else ''}, got {str(path)!r}, "
                 f"which does not exist or is a folder. Check the path."
             )
-    rows = source.startswith("hub:") or (target is None and text.files and _suffix(text.files[0]) == ".jsonl")
-    if rows and named is None:
+    has_rows = source.startswith("hub:") or (target is None and text.files and _suffix(text.files[0]) == ".jsonl")
+    if has_rows and named is None:
         raise ValueError(f"languages: expected the direction of {source}, got none. Pass --languages en-de, or de-en.")
     return text
+
+
+def read_two_files(source: Path, target: Path, problems: Problems) -> Iterator[Pair]:
+    """Yield the lines of two files that have the same number as pairs; a bad line loses its pair, not the alignment."""
+    number = 0
+    both = zip_longest(read_lines(source, problems), read_lines(target, problems), fillvalue=(0, None))
+    for (number, one), (other_number, other) in both:
+        if number != other_number:
+            raise _misaligned(source, target, min(number, other_number) or max(number, other_number) - 1)
+        if one is not None and other is not None:
+            yield Pair(one.strip(), other.strip(), f"{source}, line {number}")
+    if number == 0:
+        problems.add_empty(source)
+
+
+def _misaligned(source: Path, target: Path, after: int) -> ValueError:
+    counts = {path: sum(1 for _ in read_lines(path, Problems("skip"))) for path in (source, target)}
+    return ValueError(
+        f"target: expected as many lines in {target} as in {source} ({counts[source]:,}), got {counts[target]:,}: "
+        f"one of them ends after line {after:,}. Line n of the one must translate line n of the other."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltinPairs:
+    """Pairs of the built-in language: each sentence with its verb-final translation.
+
+    "builtin[:PAIRS[:SEED]][:NAME=VALUE]..." asks for them; names are fields of `Language` (its size) and `Controls`
+    (its sentences). Reordering is complete (verbs last, modifiers before their noun), verbs agree over a distance that
+    the controls bound, and the translation is a function of the sentence: a correct model translates every one exactly.
+    """
+
+    pairs: int
+    seed: int
+    language: Language
+    controls: dict[str, int | None]
+
+    def stream(self) -> Iterator[Pair]:
+        """Yield pairs without end, those of dev and test among them."""
+        for number, sentence in enumerate(self.language.sentences(1 << 62, seed=self.seed, **self.controls), start=1):
+            yield Pair(sentence.text, " ".join(self.language.verb_final(sentence)), f"builtin, sentence {number}")
+
+    @property
+    def vocabularies(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """All words of either side."""
+        return self.language.vocabulary, self.language.counterpart_vocabulary
+
+
+def parse_builtin(text: str) -> BuiltinPairs:
+    """Read the name of built-in pairs; raise where it is none."""
+    _, *parts = text.split(":")
+    numbers = [part for part in parts if "=" not in part]
+    named = [part.partition("=") for part in parts if "=" in part]
+    if len(numbers) > 2 or not all(map(_is_number, [*numbers, *(value for _, _, value in named)])):
+        raise ValueError(
+            f"source: expected builtin[:PAIRS[:SEED]][:NAME=VALUE]..., all whole numbers, got {text!r}. "
+            f"Write {BUILTIN_EXAMPLE}."
+        )
+    pairs, seed = [*map(int, numbers), *(BUILTIN_PAIRS, 0)[len(numbers) :]]
+    require_int("source: pairs", pairs, 1)
+    settings = {name: int(value) for name, _, value in named}
+    sizes = [each.name for each in fields(Language) if each.init and each.name not in ("attraction", "words")]
+    bounds = [each.name for each in fields(Controls)]
+    for name in settings:
+        if name not in (*sizes, *bounds):
+            raise ValueError(f"source: expected of {text!r} names among {', '.join((*sizes, *bounds))}, got {name!r}.")
+    language = Language(**{name: value for name, value in settings.items() if name in sizes})  # type: ignore[arg-type]
+    controls: dict[str, int | None] = {name: value for name, value in settings.items() if name in bounds}
+    Controls.named(controls)
+    return BuiltinPairs(pairs=pairs, seed=seed, language=language, controls=controls)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
 
 
 def _languages(text: str) -> tuple[str, str]:
@@ -147,26 +254,5 @@ def _languages(text: str) -> tuple[str, str]:
     return source, target
 
 
-def _hub_parts(source: str, split: str) -> tuple[str, str | None, str]:
-    name, *rest = source.removeprefix("hub:").split(":")
-    if not name or len(rest) > 2:
-        raise ValueError(f"source: expected hub:NAME[:CONFIG[:SPLIT]], got {source!r}. Write hub:wmt14:de-en.")
-    config = rest[0] if rest and rest[0] else None
-    return name, config, rest[1] if len(rest) == 2 else HUB_SPLITS[split]
-
-
 def _suffix(path: Path) -> str:
     return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
-
-
-def _chance(sentence: str) -> float:
-    """A number from 0 to 1 that depends on the text alone."""
-    return int.from_bytes(hashlib.blake2b(sentence.encode(), digest_size=8).digest(), "big") / 2**64
-
-
-def _ends(path: Path) -> str:
-    with path.open("rb") as file:
-        digest = hashlib.sha256(file.read(FINGERPRINT_BYTES))
-        file.seek(max(0, path.stat().st_size - FINGERPRINT_BYTES))
-        digest.update(file.read())
-    return digest.hexdigest()[:16]

@@ -16,9 +16,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizerFast
 
 from headway.bench.data.language.language import require_int
-from headway.bench.data.mlm.shard_index import plain_backend
-from headway.bench.data.text.corpora import Corpus
-from headway.bench.data.text.readers import Document
+from headway.bench.data.mlm.shards import plain_backend
+from headway.bench.data.text.corpora import Corpus, Document
 from headway.bench.data.text.tokenizers import CLS, PAD, SEP, SPECIALS, UNK, train_tokenizer
 from headway.bench.data.translation.cleaning import Cleaner, Rules
 from headway.bench.data.translation.parallel import ParallelText

@@ -26,8 +26,7 @@ from headway.bench.data.language.labelled import (
 )
 from headway.bench.data.language.language import Language
 from headway.bench.data.language.sentence import Sentence
-from headway.bench.data.transfer.examples import Answer, Example, Question
-from headway.bench.data.transfer.task_sets import TaskSet
+from headway.bench.data.transfer.spec import Answer, Example, Question, TaskSpec
 
 SIZES = {"test": 1000, "dev": 1000, "train": 10_000}  # in the order in which they are made
 DRAWS = 20  # for each example that is asked for, before a task is declared to have no more
@@ -36,7 +35,7 @@ ENGLISH, INVENTED, VERB_FINAL = "english", "invented", "verb-final"
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What one example is made from: a language, how it writes sentences, and chance."""
+    """What one example is made from: a language, how it writes sentences, and a source of randomness."""
 
     language: Language
     write: Callable[[Sentence], str]
@@ -44,7 +43,7 @@ class Draw:
 
 
 def acceptability(draw: Draw, name: str) -> Example:
-    """Whether a sentence is grammatical; the others are the same words in another order."""
+    """Ask whether a sentence is grammatical; the others are the same words in another order."""
     sentence = draw.language.sample(draw.rng)
     if draw.rng.random() < 0.5:
         return Example(name, sentence.text, None, 1)
@@ -52,34 +51,34 @@ def acceptability(draw: Draw, name: str) -> Example:
 
 
 def entailment(draw: Draw, name: str) -> Example:
-    """Whether a sentence follows from another, contradicts it, or neither."""
+    """Ask whether a sentence follows from another, contradicts it, or neither."""
     pair = entailment_pair(draw.language, draw.rng)
     return Example(name, draw.write(pair.premise), draw.write(pair.hypothesis), LABELS.index(pair.label))
 
 
 def roles(draw: Draw, name: str) -> Example:
-    """Whether a sentence says of the same two that the same one acts, or exchanges them."""
+    """Ask whether a sentence says of the same two that the same one acts, or exchanges them."""
     pair = role_pair(draw.language, draw.rng)
     return Example(name, draw.write(pair.premise), draw.write(pair.hypothesis), ROLE_LABELS.index(pair.label))
 
 
 def similarity(draw: Draw, name: str) -> Example:
-    """How many of their five parts two sentences share."""
+    """Ask how many of their five parts two sentences share."""
     pair = similarity_pair(draw.language, draw.rng)
     return Example(name, draw.write(pair.first), draw.write(pair.second), float(pair.score))
 
 
 def span_question(draw: Draw, name: str) -> Question:
-    """Who acts on somebody, or is acted on by somebody, in a text of three sentences."""
-    return _asked(question(draw.language, draw.rng), name)
+    """Ask who acts on somebody, or is acted on by somebody, in a text of three sentences."""
+    return _to_question(question(draw.language, draw.rng), name)
 
 
 def role_span(draw: Draw, name: str) -> Question:
-    """Who acts, or is acted on, in a text of two sentences."""
-    return _asked(role_question(draw.language, draw.rng), name)
+    """Ask who acts, or is acted on, in a text of two sentences."""
+    return _to_question(role_question(draw.language, draw.rng), name)
 
 
-def _asked(asked: SpanQuestion, name: str) -> Question:
+def _to_question(asked: SpanQuestion, name: str) -> Question:
     start = len(" ".join(asked.context[: asked.start])) + (1 if asked.start else 0)
     answer = Answer(" ".join(asked.context[asked.start : asked.end]), start)
     return Question(name, " ".join(asked.question), " ".join(asked.context), (answer,))
@@ -88,13 +87,13 @@ def _asked(asked: SpanQuestion, name: str) -> Question:
 def make(
     example: Callable[[Draw, str], Example] | Callable[[Draw, str], Question], split: str, language: str
 ) -> list[Example] | list[Question]:
-    """All examples of a split; no two splits share one, and languages say the same."""
+    """Return all examples of a split; no two splits share one, and languages say the same."""
     return list(_made(example, split, language).values())
 
 
 @lru_cache(maxsize=4)  # a split is asked for, and then once more by the next one
 def _made(example: Callable[[Draw, str], Any], split: str, language: str) -> dict[tuple[str, str | None], Any]:
-    """The examples by their texts, none of which an earlier split has."""
+    """Make the examples of a split by their texts, none of which an earlier split has."""
     names = list(SIZES)
     earlier = [_made(example, name, language) for name in names[: names.index(split)]]
     spoken = Language(words=INVENTED if language == INVENTED else ENGLISH)
@@ -118,10 +117,11 @@ def _made(example: Callable[[Draw, str], Any], split: str, language: str) -> dic
 
 def _task(
     name: str, example: Callable[[Draw, str], Example] | Callable[[Draw, str], Question], **rest: object
-) -> TaskSet:
+) -> TaskSpec:
     languages = (ENGLISH, INVENTED, VERB_FINAL) if example in (entailment, roles, similarity) else (ENGLISH, INVENTED)
-    return TaskSet(
+    return TaskSpec(
         name=f"builtin:{name}",
+        group="builtin",
         splits=dict.fromkeys(SIZES, ()),
         languages=languages,
         published={(split, language): size for split, size in SIZES.items() for language in languages},
@@ -130,14 +130,11 @@ def _task(
     )
 
 
-BUILTIN: dict[str, TaskSet] = {
-    task.name: task
-    for task in (
-        _task("acceptability", acceptability, kind="classes", labels=("0", "1"), pair=False, metrics=("matthews",)),
-        _task("entailment", entailment, kind="classes", labels=LABELS),
-        _task("roles", roles, kind="classes", labels=ROLE_LABELS),
-        _task("similarity", similarity, kind="number", metrics=("pearson", "spearman")),
-        _task("questions", span_question, kind="spans", metrics=("f1", "exact_match")),
-        _task("role-questions", role_span, kind="spans", metrics=("f1", "exact_match")),
-    )
-}
+BUILTIN: tuple[TaskSpec, ...] = (
+    _task("acceptability", acceptability, kind="classes", labels=("0", "1"), pair=False, metrics=("matthews",)),
+    _task("entailment", entailment, kind="classes", labels=LABELS),
+    _task("roles", roles, kind="classes", labels=ROLE_LABELS),
+    _task("similarity", similarity, kind="number", metrics=("pearson", "spearman")),
+    _task("questions", span_question, kind="spans", metrics=("f1", "exact_match")),
+    _task("role-questions", role_span, kind="spans", metrics=("f1", "exact_match")),
+)
