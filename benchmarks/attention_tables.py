@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.measure import ratios
+from headway.bench.statistics import spread
 
 MODES = ("forward", "forward+backward")
 FROM_PYTHON = (
@@ -50,7 +51,7 @@ def times(record: dict[str, Any]) -> str:
         f"{environment['gpu']}, torch {environment['torch']}, triton {environment['triton']}, bf16, 12 heads × 64, "
         f"{environment['date']}; medians of graph replays; raw numbers in [{record['path']}](../{record['path']})."
     )
-    return "\n".join([*lines, "", about + (spread(record, "replayed") if "shapes" in record else "")])
+    return "\n".join([*lines, "", about + (about_spread(record, "replayed") if "shapes" in record else "")])
 
 
 def times_from_python(record: dict[str, Any]) -> str:
@@ -64,7 +65,7 @@ def times_from_python(record: dict[str, Any]) -> str:
         return "\n".join([*lines, "", "The same calls made from Python, without CUDA graphs; medians."])
     lines = table("ms from Python, forward / forward+backward", medians(record, "from Python"), FROM_PYTHON)
     about = "The same calls made from Python, without CUDA graphs, in the same run; medians."
-    return "\n".join([*lines, "", about + spread(record, "from Python")])
+    return "\n".join([*lines, "", about + about_spread(record, "from Python")])
 
 
 def over_cudnn(record: dict[str, Any]) -> str:
@@ -181,15 +182,12 @@ def over(record: dict[str, Any], shape: str, name: str, base: str) -> str:
     return " / ".join(cells)
 
 
-def spread(record: dict[str, Any], kind: str) -> str:
-    """How far a row's rounds are from its median."""
+def about_spread(record: dict[str, Any], kind: str) -> str:
+    """Say how far a row's rounds are from its median."""
     rows = [row.get(kind, {}) for found in record["shapes"].values() for row in found.values()]
-    samples = [sorted(each["milliseconds"]) for row in rows for each in row.values()]
-    middles = [statistics.median(each) for each in samples]
-    off = [
-        max(1 - each[int(0.2 * (len(each) - 1))] / middle, each[int(0.8 * (len(each) - 1) + 0.5)] / middle - 1)
-        for each, middle in zip(samples, middles, strict=True)
-    ]
+    samples = [each["milliseconds"] for row in rows for each in row.values()]
+    spreads = [spread(each) for each in samples]
+    off = [max(1 - each.low / each.median, each.high / each.median - 1) for each in spreads]
     counts = sorted({len(each) for each in samples})
     rounds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return (

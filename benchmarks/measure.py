@@ -1,4 +1,4 @@
-"""Timing that a noisy machine cannot bend: cases interleaved, ratios taken within one round, raw numbers kept."""
+"""Timing on a noisy machine: cases take turns, ratios are taken within one round, and raw numbers are kept."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import argparse
 import json
 import os
 import platform
-import statistics
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from headway.bench.statistics import ratio
+
 
 def interleaved(cases: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each case in each round; one round runs every case once, after a warm-up round."""
+    """Time each case once in every round, after a warm-up round; return seconds by case."""
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     for number in range(rounds + 1):
         for name, run in cases.items():
@@ -30,26 +32,18 @@ def interleaved(cases: dict[str, Callable[[], Any]], rounds: int) -> dict[str, l
 
 
 def ratios(seconds: dict[str, list[float]], baseline: str) -> dict[str, dict[str, float]]:
-    """Median and 20/80 % of each case's time over the baseline's in the same round."""
-    result = {}
-    for name, times in seconds.items():
-        paired = sorted(t / base for t, base in zip(times, seconds[baseline], strict=True))
-        result[name] = {
-            "median": statistics.median(paired),
-            "low": paired[int(0.2 * (len(paired) - 1))],
-            "high": paired[int(0.8 * (len(paired) - 1) + 0.5)],
-        }
-    return result
+    """Return the median and the 20 and 80 % quantiles of each case's time over the baseline's in the same round."""
+    return {name: asdict(ratio(times, seconds[baseline])) for name, times in seconds.items()}
 
 
 def add_record_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which commit a record is of; pass them on to `environment`."""
+    """Add the options that say which commit a record belongs to; pass them on to `environment`."""
     parser.add_argument("--dirty", action="store_true", help="measure although tracked files have uncommitted changes")
     parser.add_argument("--commit", help="hash to record where git is missing or this is not a repository")
 
 
 def environment(dirty: bool = False, commit: str | None = None) -> dict[str, Any]:
-    """What a reader needs to judge the numbers. Exits unless the numbers belong to a commit; see `commit_here`."""
+    """Describe machine, versions and commit. Exits unless the numbers belong to a commit; see `commit_here`."""
     found = commit_here(dirty, commit)
     gpu: dict[str, Any] = {}
     if torch.cuda.is_available():
@@ -70,16 +64,17 @@ def environment(dirty: bool = False, commit: str | None = None) -> dict[str, Any
 
 
 def commit_here(dirty: bool, commit: str | None) -> str | None:
-    """Short hash of HEAD, with "-dirty" behind it if tracked files have changes, which exits unless `dirty` allows it.
+    """Return the short hash of HEAD.
 
-    Untracked files do not count. Where git cannot say, it is `commit`; without that, None if `dirty`, else an exit.
+    Exits if tracked files have uncommitted changes, unless `dirty`; then the hash ends in "-dirty". Untracked files do
+    not count. Where git cannot be asked, the answer is `commit`; without it None if `dirty`, else an exit.
     """
     head, problem = _git("rev-parse", "--short", "HEAD")
     if problem is None:
         changes, problem = _git("status", "--porcelain", "--untracked-files=no")
     if problem is not None:
         if commit is None and not dirty:
-            raise SystemExit(f"git does not say which commit is measured: {problem} Give it with --commit HASH.")
+            raise SystemExit(f"git cannot tell which commit is measured: {problem} Give it with --commit HASH.")
         return commit
     if commit is not None and not (commit.startswith(head) or head.startswith(commit)):
         raise SystemExit(f"--commit: expected the commit that is checked out, {head}, got {commit}. Leave it out.")
@@ -92,7 +87,7 @@ def commit_here(dirty: bool, commit: str | None) -> str | None:
 
 
 def _git(*arguments: str) -> tuple[str, str | None]:
-    """What git prints, or a problem."""
+    """Return what git prints and, if it failed, the problem."""
     folder = Path(__file__).parents[1]
     try:
         done = subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=folder)
@@ -102,7 +97,7 @@ def _git(*arguments: str) -> tuple[str, str | None]:
 
 
 def save(name: str, record: dict[str, Any], out: Path) -> Path:
-    """Write the raw result under a name that says what, where and when; an existing one is never overwritten."""
+    """Write a record to a file named after benchmark, machine, torch and date; existing files are never overwritten."""
     out.mkdir(parents=True, exist_ok=True)
     env = record["environment"]
     machine = env["gpu"].split()[-1].lower() if "gpu" in env else f"{env['cores']}core"

@@ -24,17 +24,16 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import add_record_options, environment, save
-from headway.bench.cost import TRANSFORMERS, CostConfig, CostTable, measure
-from headway.bench.cost.ratios import spread
-from headway.bench.cost.show import show
+from headway.bench.cost import TRANSFORMERS, CostConfig, CostTable, measure, print_table
+from headway.bench.statistics import spread
 
 THEIRS = (
-    f"{TRANSFORMERS}:compile=false:graphs=false",  # as it comes
+    f"{TRANSFORMERS}:compile=false,graphs=false",  # as it comes
     TRANSFORMERS,
     f"{TRANSFORMERS}:mask=false",
-    f"{TRANSFORMERS}:mask=false:kernels=cudnn",
-    f"{TRANSFORMERS}:mask=false:head=masked",
-    f"{TRANSFORMERS}:mask=false:kernels=cudnn:head=masked",
+    f"{TRANSFORMERS}:mask=false,kernels=cudnn",
+    f"{TRANSFORMERS}:mask=false,head=masked",
+    f"{TRANSFORMERS}:mask=false,kernels=cudnn,head=masked",
 )
 ROWS = (
     "none",
@@ -42,9 +41,9 @@ ROWS = (
     "learned",
     "diet-rel",
     "diet-abs:rank=64",
-    "diet-abs:rank=64:sharing=layer",
+    "diet-abs:rank=64,sharing=layer",
     "diet-abs:rank=128",
-    "diet-abs:rank=128:sharing=layer",
+    "diet-abs:rank=128,sharing=layer",
     "tisa",
     "t5",
     "tupe-abs",
@@ -90,7 +89,7 @@ def speed(table: CostTable, length: int) -> Table:
             continue
         rates = spread([cell.batch * length / seconds / 1e3 for seconds in cell.training.seconds])
         share = table.mfu(cell)
-        faster = [table.times_transformers(cell, "training", same_work=same) for same in (False, True)]
+        faster = [table.speed_over_transformers(cell, "training", same_work=same) for same in (False, True)]
         drawn.add_row(
             cell.row,
             f"{rates.median:,.1f}",
@@ -132,7 +131,7 @@ def main() -> None:
     versions = {name: value for name, value in table.environment.items() if value is not None}
     record: dict[str, Any] = {**table.to_json(), "environment": {**versions, **machine}, "seconds": seconds}
     console = Console(width=120)
-    show(table, console)
+    print_table(table, console)
     for _, length in table.groups():
         console.print(speed(table, length))
     print(f"wrote {save('pretraining', record, options.out)} after {seconds:.0f} s")

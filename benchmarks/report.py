@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import statistics
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from benchmarks.real_text import (
     table_by_steps,
 )
 from benchmarks.translated_text import shaw_ablations, translation_europarl, translation_multi30k
+from headway.bench.statistics import ratio, spread
 
 if TYPE_CHECKING:
     from headway.bench.cost import CostTable, Measurement
@@ -97,7 +97,7 @@ def pretraining() -> str:
 
     def shown(table: CostTable, cell: Measurement) -> list[str]:
         rate, share = cell.tokens_per_second("training"), table.mfu(cell)
-        faster = [table.times_transformers(cell, "training", same_work=same) for same in (False, True)]
+        faster = [table.speed_over_transformers(cell, "training", same_work=same) for same in (False, True)]
         speed = ["–" if rate is None else f"{rate / 1e3:,.0f}", "–" if share is None else f"{100 * share:.0f} %"]
         return [*speed, *(_cell(each and each.median) for each in faster)]
 
@@ -194,8 +194,7 @@ def _pretraining_table(
 
 def _about_settings(tables: dict[int, CostTable]) -> str:
     """What the columns of `pretraining` mean, over which rows the ratios are, and how much rounds differ."""
-    from headway.bench.cost.peak import PEAK_BF16
-    from headway.bench.cost.ratios import spread
+    from headway.bench.cost.flops import PEAK_BF16
 
     fastest, differ = [], 0.0
     rates = {PEAK_BF16[gpu] for table in tables.values() if (gpu := table.environment["gpu"]) in PEAK_BF16}
@@ -280,7 +279,7 @@ def _over(seconds: dict[str, list[float]], row: str, base: str) -> float | None:
     """The median of a row's time over another's in the same round."""
     if row not in seconds or base not in seconds:
         return None
-    return statistics.median(a / b for a, b in zip(seconds[row], seconds[base], strict=True))
+    return ratio(seconds[row], seconds[base]).median
 
 
 def _cell(value: float | None) -> str:
@@ -324,9 +323,9 @@ def _curves(name: str) -> str:
 def claims() -> str:
     """The ledger of the papers' claims, from all committed results."""
     from headway.bench.claims import ledger
-    from headway.bench.claims.show import markdown
+    from headway.bench.claims.show import as_markdown
 
-    return markdown(ledger(ROOT / "results")[0])
+    return as_markdown(ledger(ROOT / "results")[0])
 
 
 TABLES = {

@@ -1,4 +1,4 @@
-"""What a claim is: who says it, which numbers they print, and the comparisons of ours that decide it."""
+"""A claim of a paper: who makes it, the numbers printed for it, and the comparisons of ours that decide it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ KINDS = ("above", "at least", "alike")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contrast:
-    """One comparison.
+    """One comparison of two sides.
 
     Args:
         better: the side that the claim favours.
         than: the other side, or a number.
         kind: above (better by `margin` or more), at least (not worse by more than `margin`), or alike (within
             `margin` either way).
-        margin: the least difference that matters, in the measure's units, in percent for relative ones.
-        measure, than_measure: names of `MEASURES`; the second is the first unless given.
+        margin: the least difference that matters, in the measure's units, or in percent for relative measures.
+        measure, than_measure: names in `MEASURES`, of the two sides; the second is the first unless given.
         higher: whether more favours the claim; the measure's own direction unless given.
     """
 
@@ -63,16 +63,16 @@ class Contrast:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """A sentence of a paper.
+    """A statement of a paper.
 
     Args:
         key: its name in `headway claims KEY`.
         where: section, table or figure.
         numbers: the paper's, as printed there.
         scale: what the paper measured them on.
-        contrasts: all must hold.
-        stand_in: decide, and the ledger says so, while there is no result for any of `contrasts`.
-        note: how it is made testable, where that is our doing.
+        contrasts: the comparisons that must all hold.
+        stand_in: comparisons that decide while there is no result for any of `contrasts`; the ledger says so.
+        note: how we made the claim testable, where the paper does not say.
     """
 
     key: str
@@ -95,7 +95,7 @@ def against(
     margin: float = 0.0,
     higher: bool | None = None,
 ) -> tuple[Contrast, ...]:
-    """Each side against one other."""
+    """Compare each side with one other."""
     return tuple(
         Contrast(better=side, than=than, measure=measure, kind=kind, margin=margin, higher=higher) for side in sides
     )

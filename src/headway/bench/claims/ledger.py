@@ -1,4 +1,4 @@
-"""All claims, their verdicts from a folder of results, and the ledger as plain values."""
+"""All claims, their verdicts from a folder of results, and the ledger as JSON."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from headway.bench.claims import diet, scalar, shaw, tisa
 from headway.bench.claims.claim import Claim
 from headway.bench.claims.readers import read_results
 from headway.bench.claims.samples import Results
-from headway.bench.claims.verdicts import Entry, Finding, judge
+from headway.bench.claims.verdicts import Entry, Finding, judge_claim
 
 CLAIMS: tuple[Claim, ...] = (*diet.CLAIMS, *scalar.CLAIMS, *shaw.CLAIMS, *tisa.CLAIMS)
 
 
 def ledger(folder: Path) -> tuple[list[Entry], Results]:
-    """Every claim, judged by the results in a folder, and these."""
+    """Judge every claim by the results in a folder; return the entries and the results."""
     results = read_results(folder)
-    return [judge(claim, results) for claim in CLAIMS], results
+    return [judge_claim(claim, results) for claim in CLAIMS], results
 
 
 def entry(key: str, entries: list[Entry]) -> Entry:
-    """The one of a key; raises, and lists the keys, where there is none."""
+    """Return the entry with a key; raise, listing all keys, if there is none."""
     for each in entries:
         if each.claim.key == key:
             return each
@@ -32,7 +32,7 @@ def entry(key: str, entries: list[Entry]) -> Entry:
 
 
 def to_json(entries: list[Entry], results: Results) -> dict[str, Any]:
-    """Everything that the tables show, and what they are made of."""
+    """Return everything that the tables show, and the numbers behind it."""
     return {"claims": [_entry(each) for each in entries], "notes": list(results.notes)}
 
 
@@ -48,14 +48,14 @@ def _entry(each: Entry) -> dict[str, Any]:
     }
 
 
-def _around(finding: Finding) -> dict[str, Any]:
-    """An interval, or the noise band in its place."""
-    if finding.around is None or finding.difference is None:
+def _interval(finding: Finding) -> dict[str, Any]:
+    """Return the interval, or the noise band in its place."""
+    if finding.half_width is None or finding.difference is None:
         return {"interval": None, "noise_band": None, "basis": finding.basis}
-    ends = [finding.difference - finding.around, finding.difference + finding.around]
+    ends = [finding.difference - finding.half_width, finding.difference + finding.half_width]
     return {
         "interval": ends if finding.measured else None,
-        "noise_band": None if finding.measured else finding.around,
+        "noise_band": None if finding.measured else finding.half_width,
         "basis": finding.basis,
     }
 
@@ -71,7 +71,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "than": finding.than,
         "difference": finding.difference,
         "in_percent": contrast.by.relative,
-        **_around(finding),
+        **_interval(finding),
         "pairs": [{"unit": unit, "better": better, "than": than} for unit, better, than in finding.pairs],
         "over": list(finding.blocks),
         "scale": finding.scale,

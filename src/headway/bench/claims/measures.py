@@ -1,4 +1,4 @@
-"""What claims are judged by: in which direction it is better, how much of it is noise, which command measures it."""
+"""The measures that claims are judged by: what is better, how large the noise is, which command measures it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ class Measure:
     """A kind of number.
 
     Args:
-        words: what it is.
+        words: its name for people.
         higher: whether more is better.
-        noise: how far two runs that differ in their seed alone may lie apart; stands in for an interval where there are
-            fewer than three pairs. Ours, stated before results; where committed seeds lie further apart, theirs counts.
-        digits: after the point.
-        relative: differences are in percent of the second side.
-        tuned: seeds are of fine-tuning; those of all other training are of the whole run.
-        command: what fills it for a choice.
+        noise: how far two runs that differ only in their seed may lie apart; used where there are fewer than three
+            pairs for an interval. We stated it before there were results; if committed seeds differ by more, that
+            counts.
+        digits: number of digits after the point.
+        relative: whether differences are in percent of the second side.
+        tuned: whether seeds are seeds of fine-tuning; of other measures they are seeds of the whole run.
+        command: returns the command that measures it for a choice.
     """
 
     name: str

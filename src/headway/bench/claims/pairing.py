@@ -1,4 +1,4 @@
-"""Which numbers a comparison compares: of one group, each side at its best rate, seed by seed."""
+"""Find the pairs of numbers that a comparison compares: from one group, each side at its best rate, seed by seed."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from headway.bench.claims.claim import Contrast
 from headway.bench.claims.samples import Results, Sample
 from headway.bench.claims.settings import Choice
 
-SEGMENTS = ("per-head", "input", "none", None)  # which to take of several, where a claim does not say
+SEGMENTS = ("per-head", "input", "none", None)  # preferred first, where a claim does not say
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Paired:
-    """Numbers of both sides.
+    """The numbers of both sides, and how much of a difference chance alone makes.
 
     Args:
-        pairs: unit, better, than, difference.
-        repeated: what a unit is: seed, round, head, row.
-        between_seeds: the most that two seeds of one encoding, on either side, differ by; 0 without any.
-        between_pretrainings: likewise of what was fine-tuned from two pretrainings of one encoding, if the sides are
-            fine-tuned from two; 0 where none was repeated.
+        pairs: unit, better side, other side, difference.
+        repeated: what a unit is: seed, round, head or row.
+        between_seeds: the most that two seeds of any one encoding differ by; 0 if none was repeated.
+        between_pretrainings: the most that two pretrainings of one encoding differ by after fine-tuning, where the
+            two sides come from different pretrained models; 0 if none was repeated.
         bootstrap: half the width of the interval over test sentences; 0 without one.
     """
 
@@ -39,7 +39,7 @@ class Paired:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Missing:
-    """Nothing to compare, and what would change that."""
+    """Nothing to compare, and the commands that would change that."""
 
     commands: tuple[str, ...]
 
@@ -47,23 +47,23 @@ class Missing:
 Numbers = dict[tuple[str, str], Sample]  # by block and unit
 
 
-def paired(contrast: Contrast, results: Results) -> Paired | Missing:
-    """The comparison's numbers."""
-    mine = _fitting(contrast.better, contrast.measure, results.samples)
+def find_pairs(contrast: Contrast, results: Results) -> Paired | Missing:
+    """Find the pairs of a comparison, or say what is missing."""
+    better = _fitting(contrast.better, contrast.measure, results.samples)
     if isinstance(contrast.than, float):
-        return _bounded(contrast, mine, contrast.than)
-    theirs = _fitting(contrast.than, contrast.than_measure or contrast.measure, results.samples)
+        return _pairs_with_bound(contrast, better, contrast.than)
+    than = _fitting(contrast.than, contrast.than_measure or contrast.measure, results.samples)
     missing = [
-        contrast.by.command(choice) for choice, found in ((contrast.better, mine), (contrast.than, theirs)) if not found
+        contrast.by.command(choice) for choice, found in ((contrast.better, better), (contrast.than, than)) if not found
     ]
     if missing:
         return Missing(commands=tuple(dict.fromkeys(missing)))
-    ours, others = _comparable(contrast, mine, theirs)
-    shared = [key for key in ours if key in others]
+    sides = _in_largest_groups(contrast, better, than)
+    shared = [key for key in sides[0] if key in sides[1]]
     if not shared:
         commands = tuple(contrast.by.command(choice) for choice in (contrast.better, contrast.than))
         return Missing(commands=tuple(f"{command} (with one configuration and seed)" for command in commands))
-    return _pairs(contrast, ours, others, shared, results)
+    return _pairs(contrast, *sides, shared, results)
 
 
 def _fitting(choice: Choice, measure: str, samples: Iterable[Sample]) -> list[Sample]:
@@ -76,26 +76,25 @@ def _fitting(choice: Choice, measure: str, samples: Iterable[Sample]) -> list[Sa
     ]
 
 
-def _comparable(contrast: Contrast, mine: list[Sample], theirs: list[Sample]) -> tuple[Numbers, Numbers]:
-    """Of each block the largest group that both sides have."""
+def _in_largest_groups(contrast: Contrast, better: list[Sample], than: list[Sample]) -> tuple[Numbers, Numbers]:
+    """Choose both sides' numbers in each block, from the largest group that both sides have."""
     assert isinstance(contrast.than, Choice)
-    ours: Numbers = {}
-    others: Numbers = {}
-    for block in dict.fromkeys(sample.block for sample in mine):
-        groups = {s.group: s.size for s in mine if s.block == block}
-        common = {s.group for s in theirs if s.block == block} & set(groups)
+    of_better: Numbers = {}
+    of_than: Numbers = {}
+    for block in dict.fromkeys(sample.block for sample in better):
+        sizes = {s.group: s.size for s in better if s.block == block}
+        common = {s.group for s in than if s.block == block} & set(sizes)
         if not common:
             continue
-        group = max(sorted(common), key=lambda each: groups[each])
-        sides = [[s for s in side if (s.block, s.group) == (block, group)] for side in (mine, theirs)]
-        ours |= _chosen(sides[0], contrast.better)
-        others |= _chosen(sides[1], contrast.than)
-    return ours, others
+        group = max(sorted(common), key=lambda each: sizes[each])
+        sides = [[s for s in side if (s.block, s.group) == (block, group)] for side in (better, than)]
+        of_better |= _one_per_unit(sides[0], contrast.better)
+        of_than |= _one_per_unit(sides[1], contrast.than)
+    return of_better, of_than
 
 
-def _chosen(side: list[Sample], choice: Choice) -> Numbers:
-    """One number a unit: of the preferred setting and segments, at the rate of the encoding's parameters that trains
-    best."""
+def _one_per_unit(side: list[Sample], choice: Choice) -> Numbers:
+    """Choose one number for each unit: preferred setting and segments, and the learning rate that trained best."""
     setting = min({sample.setting for sample in side}, key=choice.preference)
     side = [sample for sample in side if sample.setting == setting]
     segments = min({sample.segments for sample in side}, key=SEGMENTS.index)
@@ -108,21 +107,21 @@ def _chosen(side: list[Sample], choice: Choice) -> Numbers:
 
 
 def _pairs(
-    contrast: Contrast, ours: Numbers, others: Numbers, shared: Sequence[tuple[str, str]], results: Results
+    contrast: Contrast, better: Numbers, than: Numbers, shared: Sequence[tuple[str, str]], results: Results
 ) -> Paired:
     blocks = tuple(dict.fromkeys(block for block, _ in shared))
     units = list(dict.fromkeys(unit for _, unit in shared))
-    whole = [unit for unit in units if all((block, unit) in shared for block in blocks)]
-    cells = {unit: [(block, unit) for block in blocks] for unit in whole}
-    if not whole:  # no unit has every block: one pair, of the blocks' means
+    complete = [unit for unit in units if all((block, unit) in shared for block in blocks)]
+    cells = {unit: [(block, unit) for block in blocks] for unit in complete}
+    if not complete:  # no unit has every block: one pair, of the means over all numbers
         cells = {"all": list(shared)}
     pairs = []
     for unit, keys in cells.items():
-        a, b = ([side[key].value for key in keys] for side in (ours, others))
+        a, b = ([side[key].value for key in keys] for side in (better, than))
         each = [100 * (x / y - 1) if contrast.by.relative else x - y for x, y in zip(a, b, strict=True)]
         pairs.append((unit, fmean(a), fmean(b), fmean(each)))
-    used = [side[key] for keys in cells.values() for key in keys for side in (ours, others)]
-    from_two = any(ours[key].merit != others[key].merit for keys in cells.values() for key in keys)
+    used = [side[key] for keys in cells.values() for key in keys for side in (better, than)]
+    from_two = any(better[key].merit != than[key].merit for keys in cells.values() for key in keys)
     return Paired(
         pairs=tuple(pairs),
         repeated=_repeated(units[0]),
@@ -133,17 +132,17 @@ def _pairs(
         between_pretrainings=_between_pretrainings(contrast, blocks, results)
         if contrast.by.tuned and from_two
         else 0.0,
-        bootstrap=_bootstrap(ours, others, cells, results),
+        bootstrap=_bootstrap(better, than, cells, results),
     )
 
 
-def _bounded(contrast: Contrast, mine: list[Sample], bound: float) -> Paired | Missing:
-    """Numbers against a fixed one, of the largest group."""
-    if not mine:
+def _pairs_with_bound(contrast: Contrast, better: list[Sample], bound: float) -> Paired | Missing:
+    """Pair the numbers of the largest group with a fixed one."""
+    if not better:
         return Missing(commands=(contrast.by.command(contrast.better),))
-    largest = max(mine, key=lambda sample: (sample.size, sample.group)).group
-    side = [sample for sample in mine if sample.group == largest]
-    found = list(_chosen(side, contrast.better).values())
+    largest = max(better, key=lambda sample: (sample.size, sample.group)).group
+    side = [sample for sample in better if sample.group == largest]
+    found = list(_one_per_unit(side, contrast.better).values())
     return Paired(
         pairs=tuple((sample.unit, sample.value, bound, sample.value - bound) for sample in found),
         repeated=_repeated(found[0].unit),
@@ -157,7 +156,7 @@ def _bounded(contrast: Contrast, mine: list[Sample], bound: float) -> Paired | M
 
 
 def _scale(used: Sequence[Sample]) -> str:
-    """What was measured on; and the rates, where encodings were trained at different ones."""
+    """Say what was measured on, and the learning rates where encodings were trained at different ones."""
     words = list(dict.fromkeys(sample.scale for sample in used if sample.scale))
     rates = sorted({sample.rate for sample in used if sample.rate is not None})
     if len(rates) > 1:
@@ -170,7 +169,7 @@ def _repeated(unit: str) -> str:
 
 
 def _between_seeds(contrast: Contrast, results: Results) -> float:
-    """Over all encodings of the measure: the most that two seeds of one of them, all else equal, differ by."""
+    """Return the most that two seeds of one encoding, all else equal, differ by, over all encodings of the measure."""
     values: dict[object, list[float]] = {}
     for sample in results.samples:
         if sample.measure == contrast.measure and sample.unit.startswith("seed") and ", head" not in sample.unit:
@@ -180,9 +179,9 @@ def _between_seeds(contrast: Contrast, results: Results) -> float:
 
 
 def _between_pretrainings(contrast: Contrast, blocks: Sequence[str], results: Results) -> float:
-    """Of the mean over blocks, from the most that two pretrainings of one encoding, all else equal, differ by in each.
+    """Return by how much the mean over blocks may differ between two pretrainings of one encoding, all else equal.
 
-    A block for which nothing was pretrained again counts as if that made no difference.
+    In each block it is the most that was seen. A block for which nothing was pretrained again counts as 0.
     """
     most = dict.fromkeys(blocks, 0.0)
     values: dict[tuple[object, ...], dict[float, list[float]]] = {}
@@ -196,12 +195,12 @@ def _between_pretrainings(contrast: Contrast, blocks: Sequence[str], results: Re
     return math.hypot(*most.values()) / len(blocks)
 
 
-def _bootstrap(ours: Numbers, others: Numbers, cells: dict[str, list[tuple[str, str]]], results: Results) -> float:
-    """Of the mean over all cells; 0 unless every one has an interval."""
+def _bootstrap(better: Numbers, than: Numbers, cells: dict[str, list[tuple[str, str]]], results: Results) -> float:
+    """Return half the width of the interval of the mean over all cells; 0 unless every cell has one."""
     halves = []
     for keys in cells.values():
         for key in keys:
-            names = [side[key].source.rsplit(": ", 1)[-1] for side in (ours, others)]
+            names = [side[key].source.rsplit(": ", 1)[-1] for side in (better, than)]
             half = results.errors.get((names[0], names[1], key[0]))
             if half is None:
                 return 0.0

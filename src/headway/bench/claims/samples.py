@@ -1,4 +1,4 @@
-"""One number of a committed result, with all that decides what it may be compared with."""
+"""The numbers of committed results, each with everything that decides what it may be compared with."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from headway.bench.claims.settings import Setting
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """A number.
+    """One number.
 
     Args:
-        measure: a name of `headway.bench.claims.measures.MEASURES`.
-        unit: what is repeated, and paired where two are compared: a seed, a round, a head.
-        block: what is averaged over, where several are there for both sides: a task, a corpus, a length.
-        group: all of the configuration but the encoding and the seed. Numbers of other groups are never compared.
-        rate: times the learning rate, for the encoding's parameters; None where it has none.
-        recipe: the same as `group`, without where it was found: numbers of one encoding and one recipe differ by their
-            seeds alone, though they may be of two studies. Empty: the group says it all.
-        merit: of the run that it is of, the higher the better; chooses among rates, so that what is compared does not.
-            What was fine-tuned from one pretrained model has one merit.
-        segments: of fine-tuned pairs; None where there are no pairs.
-        size: tokens of training, to prefer the larger of two groups.
+        measure: a name in `headway.bench.claims.measures.MEASURES`.
+        unit: what is repeated and paired: a seed, a round, a head.
+        block: what is averaged over: a task, a corpus, a length.
+        group: the whole configuration except encoding and seed. Numbers of different groups are never compared.
+        rate: factor on the learning rate of the encoding's parameters; None if it has none.
+        recipe: like `group`, but the same in all studies, so that numbers of one encoding and one recipe differ by
+            their seeds alone. Empty where `group` is that already.
+        merit: how well the run trained, higher is better. It chooses among rates, so that the compared number does not.
+            Everything fine-tuned from one pretrained model has the same merit.
+        segments: where segments entered in fine-tuning on pairs of texts; None for other numbers.
+        size: tokens of training; of two groups the larger is preferred.
         scale: what it was measured on, in words.
-        source: the file.
+        source: the file that it was read from.
     """
 
     measure: str
@@ -45,12 +45,12 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Results:
-    """All that a folder of results holds.
+    """Everything that was read from a folder of results.
 
     Args:
-        errors: of a difference between two numbers of one test set, by their sources and the block: half the width of
-            its 95 % interval.
-        notes: what was found and cannot be used, and why.
+        errors: half the width of the 95 % interval of the difference between two systems on one test set; by the two
+            systems and the block.
+        notes: what was found but cannot be used, and why.
     """
 
     samples: tuple[Sample, ...] = ()

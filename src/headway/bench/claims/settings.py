@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from headway.encodings.choice import EncodingChoice, with_one_encoding
+
 # What a configuration leaves open. Reading results needs no torch, so the defaults stand here once more;
 # tests/unit/bench/claims/test_settings.py compares them with the library.
 SHARING = {
@@ -41,7 +43,8 @@ class Setting:
     @classmethod
     def of(cls, model: Mapping[str, Any]) -> Setting:
         """Of the part "model" of a run's configuration."""
-        name, given = model["encoding"], dict(model.get("options") or {})
+        choice = EncodingChoice.parse(with_one_encoding(model)["encoding"])
+        name, given = choice.name, choice.options
         changes = dict(model.get("changes") or {})
         parts = name.split("+")
         default = next((SHARING[part] for part in parts if part in SHARING), None)
@@ -51,7 +54,7 @@ class Setting:
             filled["rank"] = HEAD_WIDTH.get(model.get("preset", ""))
         return cls(
             encoding=name,
-            sharing=None if default is None else model.get("sharing") or default,
+            sharing=None if default is None else choice.sharing or default,
             options=tuple(sorted(filled.items())),
             attention=changes.get("attention", "full"),
         )

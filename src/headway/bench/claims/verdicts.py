@@ -1,22 +1,25 @@
-"""From committed numbers to a verdict, by one rule.
+"""One rule leads from committed numbers to the verdict on a claim.
 
-The difference of a comparison is the mean over its pairs: two numbers of the same seed (round, head), each the mean
-over the tasks or corpora that both sides have; a seed not run on all of these is left out. With three pairs or more its
-interval is Student's, at 95 %. With fewer there is none, and a noise band stands in: the widest of what the measure
-states, what seeds of one encoding differ by in the committed results, and the paired bootstrap over test sentences
-where there is one. Pairs that are seeds of fine-tuning say nothing of pretraining: where the two sides are from two
-pretrained models, the interval is widened by the most that two pretrainings of one encoding differ by, on the tasks
-where committed results have two.
+Difference. A comparison has pairs of numbers: both sides with the same seed (or round, or head), each number a mean
+over the tasks or corpora that both sides have. A seed that was not run on all of these is left out. The difference is
+the mean over pairs.
 
-A claim that one side is *above* the other is supported where the whole interval is on its side of 0 and the difference
-is at least the margin, contradicted where the same holds of the other side. That it is *at least* as good: supported
-where the whole interval is above -margin, contradicted where it is below. That they are *alike*: supported where the
-interval is within ± margin, contradicted where it is outside. Everything else is not seen. A claim of several
-comparisons is no better than its worst: contradicted, not seen, not tested, supported.
+Interval. With three pairs or more it is Student's 95 % interval. With fewer, a noise band takes its place, the widest
+of three: what the measure states, what seeds of one encoding differ by in the committed results, and the paired
+bootstrap over test sentences where there is one. Seeds of fine-tuning say nothing about pretraining, so where the two
+sides come from two pretrained models, the interval is widened by the most that two pretrainings of one encoding differ
+by, on the tasks for which committed results have two.
 
-Numbers are compared only where all of the configuration is the same but the encoding; of several such groups the
-largest counts. Where a claim is about a task that nothing was measured on, a stand-in (the loss of pretraining)
-decides, and the ledger says so.
+Verdict. A claim that one side is *above* the other is supported if the whole interval is on its side of 0 and the
+difference is at least the margin, and contradicted if the same holds for the other side. A claim that one side is *at
+least* as good is supported if the whole interval is above -margin, contradicted if it is below. A claim that both are
+*alike* is supported if the interval lies within the margin either way, contradicted if it lies outside. In all other
+cases the effect is not seen. A claim with several comparisons gets the worst of their verdicts: contradicted, not seen,
+not tested, supported.
+
+Numbers are compared only if their configurations differ in nothing but the encoding; of several such groups the largest
+counts. Where nothing was measured on the task of a claim, a stand-in (the loss of pretraining) decides, and the ledger
+says so.
 """
 
 from __future__ import annotations
@@ -24,11 +27,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 
 from headway.bench.claims.claim import Claim, Contrast
-from headway.bench.claims.pairing import Missing, Paired, paired
+from headway.bench.claims.pairing import Missing, Paired, find_pairs
 from headway.bench.claims.samples import Results
+from headway.bench.statistics import student_half_width
 
 WORST_FIRST = ("contradicted", "not seen", "not tested", "supported")
 LEAST_PAIRS = 3
@@ -36,14 +40,14 @@ LEAST_PAIRS = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """What one comparison came to.
+    """The result of one comparison.
 
     Args:
-        difference: of the better side from the other, in the measure's units or in percent.
-        around: half the width of the interval, or of the noise band that stands in for it; None without results.
-        measured: whether it is an interval.
-        basis: what it is, in words.
-        missing: what there is no result for, and the commands that would make it.
+        difference: better side minus the other, in the measure's units or in percent.
+        half_width: of the interval, or of the noise band in its place; None without results.
+        measured: whether it is an interval, not a noise band.
+        basis: where the half width comes from, in words.
+        missing: commands that would produce the results it lacks.
     """
 
     contrast: Contrast
@@ -51,7 +55,7 @@ class Finding:
     better: float | None = None
     than: float | None = None
     difference: float | None = None
-    around: float | None = None
+    half_width: float | None = None
     measured: bool = False
     basis: str = ""
     pairs: tuple[tuple[str, float, float], ...] = ()
@@ -67,7 +71,7 @@ class Entry:
 
     Args:
         stood_in: whether the stand-in decided.
-        unmeasured: what it stood in for.
+        unmeasured: the comparisons in whose place it decided.
     """
 
     claim: Claim
@@ -78,38 +82,39 @@ class Entry:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Commands that would answer what is open."""
-        open_ = (*self.findings, *self.unmeasured)
-        return tuple(dict.fromkeys(command for finding in open_ for command in finding.missing))
+        """Commands that would produce the missing results."""
+        findings = (*self.findings, *self.unmeasured)
+        return tuple(dict.fromkeys(command for finding in findings for command in finding.missing))
 
 
-def judge(claim: Claim, results: Results) -> Entry:
-    """The verdict on a claim."""
-    findings = tuple(find(contrast, results) for contrast in claim.contrasts)
+def judge_claim(claim: Claim, results: Results) -> Entry:
+    """Judge all comparisons of a claim, or its stand-in where none of them has results."""
+    findings = tuple(judge_contrast(contrast, results) for contrast in claim.contrasts)
     unmeasured: tuple[Finding, ...] = ()
     if claim.stand_in and all(finding.better is None for finding in findings):
-        others = tuple(find(contrast, results) for contrast in claim.stand_in)
+        others = tuple(judge_contrast(contrast, results) for contrast in claim.stand_in)
         if any(finding.better is not None for finding in others):
             findings, unmeasured = others, findings
     worst = min((finding.verdict for finding in findings), key=WORST_FIRST.index)
     return Entry(claim=claim, verdict=worst, findings=findings, stood_in=bool(unmeasured), unmeasured=unmeasured)
 
 
-def find(contrast: Contrast, results: Results) -> Finding:
-    """The verdict on a comparison."""
-    found = paired(contrast, results)
+def judge_contrast(contrast: Contrast, results: Results) -> Finding:
+    """Judge one comparison."""
+    found = find_pairs(contrast, results)
     if isinstance(found, Missing):
         return Finding(contrast=contrast, verdict="not tested", missing=found.commands)
     differences = [difference for *_, difference in found.pairs]
     difference = fmean(differences)
-    half, measured, basis = half_width(contrast, found, differences)
+    half, measured, basis = half_width_of(contrast, found, differences)
+    gain = difference if contrast.favours_more else -difference
     return Finding(
         contrast=contrast,
-        verdict=verdict(contrast, difference, half),
+        verdict=apply_rule(contrast.kind, gain, half, contrast.margin),
         better=fmean(better for _, better, _, _ in found.pairs),
         than=fmean(than for _, _, than, _ in found.pairs),
         difference=difference,
-        around=half,
+        half_width=half,
         measured=measured,
         basis=basis,
         pairs=tuple((unit, better, than) for unit, better, than, _ in found.pairs),
@@ -119,14 +124,12 @@ def find(contrast: Contrast, results: Results) -> Finding:
     )
 
 
-def half_width(contrast: Contrast, found: Paired, differences: Sequence[float]) -> tuple[float, bool, str]:
-    """Half the interval's width, whether it is one, and what it is."""
+def half_width_of(contrast: Contrast, found: Paired, differences: Sequence[float]) -> tuple[float, bool, str]:
+    """Return half the width of the interval or noise band, whether it is an interval, and its basis in words."""
     number = len(differences)
     kind = found.repeated
     if number >= LEAST_PAIRS:
-        from scipy.special import stdtrit
-
-        half = float(stdtrit(number - 1, 0.975)) * stdev(differences) / math.sqrt(number)
+        half = student_half_width(differences)
         basis = f"95 % interval over {number} {kind}s"
         if found.between_pretrainings:
             by = f"{found.between_pretrainings:.{contrast.by.digits}f}"
@@ -145,13 +148,18 @@ def half_width(contrast: Contrast, found: Paired, differences: Sequence[float]) 
     return bands[name], boot, f"{many}{'' if boot else ', no interval'}; {name}"
 
 
-def verdict(contrast: Contrast, difference: float, around: float) -> str:
-    """The rule of this file, on a difference and half the width of its interval."""
-    gain = difference if contrast.favours_more else -difference
-    low, high, margin = gain - around, gain + around, contrast.margin
-    if contrast.kind == "above":
+def apply_rule(kind: str, gain: float, half_width: float, margin: float) -> str:
+    """Apply the rule of this file to one difference.
+
+    Args:
+        kind: above, at least or alike; see `Contrast`.
+        gain: the difference, positive if it favours the claim.
+        half_width: of its interval.
+    """
+    low, high = gain - half_width, gain + half_width
+    if kind == "above":
         supported, contradicted = low > 0 and gain >= margin, high < 0 and -gain >= margin
-    elif contrast.kind == "at least":
+    elif kind == "at least":
         supported, contradicted = low > -margin, high < -margin
     else:
         supported, contradicted = low > -margin and high < margin, low > margin or high < -margin

@@ -2,19 +2,24 @@
 
 from headway.bench.cost.config import CostConfig
 from headway.bench.cost.contestant import TRANSFORMERS
-from headway.bench.cost.measure import measure
-from headway.bench.cost.published import PUBLISHED, published
-from headway.bench.cost.ratios import Ratio
-from headway.bench.cost.table import CostTable, Measurement, Timing
+from headway.bench.cost.rounds import measure
+from headway.bench.cost.table import (
+    PUBLISHED_RATIOS,
+    CostTable,
+    Measurement,
+    Timing,
+    print_table,
+    published_ratio,
+)
 
 __all__ = [
-    "PUBLISHED",
+    "PUBLISHED_RATIOS",
     "TRANSFORMERS",
     "CostConfig",
     "CostTable",
     "Measurement",
-    "Ratio",
     "Timing",
     "measure",
-    "published",
+    "print_table",
+    "published_ratio",
 ]

@@ -1,4 +1,4 @@
-"""What is measured: which encodings, in which models, at which lengths, and how."""
+"""What is compared: which encodings, in which models, at which lengths, and how they are timed."""
 
 from __future__ import annotations
 
@@ -20,20 +20,23 @@ ENCODINGS = ("none", "learned", "shaw", "tupe-rel", "t5", "tisa", "diet-abs", "d
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostConfig:
-    """One comparison. None is what the device suggests; `resolved` fills it in.
+    """One comparison. Settings that are None depend on the machine; `resolved` fills them in.
 
     Args:
-        encodings: rows of the table, NAME[:OPTION=VALUE]..., such as "diet-abs:rank=64:sharing=layer"; "transformers"
-            is transformers' BertForMaskedLM, with options of `TheirSettings`. The baseline is added where missing.
-        models: presets; bert-base on a GPU, tiny elsewhere.
-        batch: sequences of a step; as many as have 32,768 tokens on a GPU, 1,024 elsewhere.
-        bf16, compile: autocast to bfloat16, and torch.compile; on a GPU only, unless given.
-        graphs: replay steps as CUDA graphs, as our training does, so that what the host's launches take does not count;
-            on a GPU only, unless given.
+        encodings: rows of the table, such as "diet-abs:rank=64,sharing=layer"; "transformers" is transformers'
+            BertForMaskedLM, with options of `TheirSettings`. The baseline is added where missing.
+        models: presets; by default bert-base on a GPU, tiny on a CPU.
+        batch: sequences in a step; by default as many as have 32,768 tokens on a GPU, 1,024 on a CPU.
+        baseline: the row over which ratios are given.
+        bf16, compile: autocast to bfloat16, and torch.compile; by default on a GPU only.
+        graphs: replay steps as CUDA graphs, as our training does, so that the host's launches take no time; by default
+            on a GPU only.
         dropout: of hidden states and of attention weights, in training.
-        rounds: how often each row is timed. In one round all rows take turns.
+        segments: where segments enter, for rows that do not say.
+        rounds: how often each row is timed; in a round every row takes its turn.
         minutes: after these no further round begins, and rows that are not ready by then are left out.
-        together: rows that get ready at the same time; on a GPU that is mostly compiling.
+        together: how many rows prepare at the same time; on a GPU that is mostly compiling.
+        seed: of weights and words.
     """
 
     encodings: tuple[str, ...] = ENCODINGS
@@ -78,25 +81,25 @@ class CostConfig:
         for name in ("models", "lengths", "modes"):
             value = getattr(self, name)
             if value is not None and len(set(value)) < len(value):
-                raise ValueError(f"{name}: expected each once, got {value!r}.")
+                raise ValueError(f"{name}: each value may be given once, got {value!r}.")
 
     @property
     def rows(self) -> tuple[str, ...]:
-        """The encodings once each, the baseline among them."""
+        """Return the encodings, each once, with the baseline among them."""
         return tuple(
             dict.fromkeys(self.encodings if self.baseline in self.encodings else (self.baseline, *self.encodings))
         )
 
     def resolved(self, cores: int) -> Self:
-        """The same with nothing left open, for this machine of so many cores."""
+        """Return the configuration with every None filled in, for this machine with that many cores."""
         device = self.device
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         gpu = device != "cpu"
         if gpu and not torch.cuda.is_available():
-            raise ValueError(f"device: expected one that is here, got {self.device!r} without a GPU. Use cpu.")
+            raise ValueError(f"device: {self.device!r} needs a GPU, and torch finds none. Use cpu.")
         if self.graphs and not gpu:
-            raise ValueError("graphs: expected a GPU, got a CPU, which has no CUDA graphs. Leave the option out.")
+            raise ValueError("graphs: a CPU has no CUDA graphs. Leave the option out.")
         return replace(
             self,
             encodings=self.rows,
@@ -109,6 +112,6 @@ class CostConfig:
         )
 
     def batch_of(self, length: int) -> int:
-        """Sequences of a step at a length."""
+        """Return the number of sequences in a step at a length."""
         tokens = 1_024 if self.device == "cpu" else 32_768
         return self.batch or max(1, tokens // length)

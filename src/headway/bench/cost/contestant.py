@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from headway.bench.cost.theirs import TheirSettings
-from headway.encodings import ENCODINGS
+from headway.encodings.choice import EncodingChoice, read_value, split_choice
 from headway.models import EncoderForMaskedLM, preset
 
 TRANSFORMERS = "transformers"  # BertForMaskedLM with torch's attention, sdpa; options as in `TheirSettings`
@@ -20,25 +19,30 @@ TRANSFORMERS = "transformers"  # BertForMaskedLM with torch's attention, sdpa; o
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """A row of the table, named by its text: NAME[:OPTION=VALUE]..., such as "diet-abs:rank=64:sharing=layer".
-
-    `sharing` and `segments` are the model's; every other option is the encoding's, or of `TheirSettings`.
-    """
+    """A row of the table, named by its text: an `EncodingChoice`, or "transformers" with options of `TheirSettings`."""
 
     text: str
 
     @property
     def theirs(self) -> bool:
-        return self.encoding == TRANSFORMERS
+        """Whether the row is transformers' own model."""
+        return self.name == TRANSFORMERS
 
     @property
-    def encoding(self) -> str:
-        return self.text.split(":")[0]
+    def name(self) -> str:
+        """The encoding's name, or "transformers"."""
+        return self.text.split(":")[0].strip()
+
+    @property
+    def choice(self) -> EncodingChoice:
+        """The encoding of a row of ours."""
+        return EncodingChoice.parse(self.text)
 
     @property
     def their_settings(self) -> TheirSettings:
         """The settings of a row of transformers."""
-        return TheirSettings.of(self._options())
+        _, options = split_choice(self.text)
+        return TheirSettings.of({name: read_value(value) for name, value in options.items()})
 
     @property
     def at_masked_places(self) -> bool:
@@ -55,36 +59,16 @@ class Contestant:
         """Whether steps may be replayed as CUDA graphs, where the comparison does that."""
         return not self.theirs or self.their_settings.graphs
 
-    def choices(self) -> dict[str, Any]:
-        """What the text says, as arguments of an EncoderConfig."""
-        options = self._options()
-        choices: dict[str, Any] = {key: options.pop(key) for key in ("sharing", "segments") if key in options}
-        return {"encoding": self.encoding, **choices, "encoding_options": options}
-
-    def _options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {}
-        for pair in self.text.split(":")[1:]:
-            key, equals, value = pair.partition("=")
-            if not key or not equals:
-                raise ValueError(f"encodings: expected NAME[:OPTION=VALUE]..., got {self.text!r}.")
-            options[key] = _value(value)
-        return options
-
     def segments(self, default: str) -> str:
         """Where this row's segments go."""
-        return "input" if self.theirs else str(self.choices().get("segments", default))
+        return "input" if self.theirs else self.choice.segments or default
 
     def check(self) -> None:
         """Raise where the name or an option is wrong."""
         if self.theirs:
             _ = self.their_settings
-            return
-        if not all(name in ENCODINGS for name in self.encoding.split("+")):
-            raise ValueError(
-                f"encodings: expected names of {', '.join(ENCODINGS)}, or several joined by '+', or {TRANSFORMERS}, "
-                f"got {self.encoding!r}."
-            )
-        preset("tiny", **self.choices())
+        else:
+            preset("tiny", encoding=self.text)
 
     def build(self, model: str, *, length: int, dropout: float, segments: str) -> PreTrainedModel:
         """The model with its head for masked words, newly drawn."""
@@ -95,10 +79,17 @@ class Contestant:
             "attention_probs_dropout_prob": dropout,
         }
         if not self.theirs:
-            return EncoderForMaskedLM(preset(model, **{"segments": segments, **shared, **self.choices()}))
+            choice = replace(self.choice, segments=self.segments(segments))
+            return EncoderForMaskedLM(preset(model, encoding=str(choice), **shared))
         for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
             shared[name] = getattr(sizes, name)
         return self.their_settings.build(shared)
+
+
+def row_name(text: str) -> str:
+    """Spell a row as today; records from before rows were encoding choices have "diet-abs:rank=64:sharing=layer"."""
+    name, colon, options = text.partition(":")
+    return name + colon + options.replace(":", ",")
 
 
 def plain(model: PreTrainedModel) -> PreTrainedModel:
@@ -133,10 +124,3 @@ def enliven(model: Any, length: int) -> None:
             break
         for parameter in encoding.parameters():
             parameter.mul_(2)
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

@@ -1,4 +1,7 @@
-"""How much arithmetic a step is: two operations for each product in a product of matrices; nothing else counts."""
+"""Floating-point operations of a step, and the share of a GPU's peak rate that they make up.
+
+Only products of matrices count, with two operations for each product of two numbers.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,27 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from headway.bias import EdgeKeys, EdgeValues, LowRank, RelativeKeys, RelativeValues, Structured
-from headway.encodings import Encoding
+from headway.encodings import Encoding, parts_of
 from headway.models import EncoderConfig
-from headway.models.config import parts_of
+
+# Operations a second in bfloat16 with dense matrices, from NVIDIA's data sheets, by the name that CUDA reports.
+PEAK_BF16 = {
+    "NVIDIA A100-SXM4-40GB": 312e12,
+    "NVIDIA A100-SXM4-80GB": 312e12,
+    "NVIDIA H100 80GB HBM3": 989e12,
+    "NVIDIA H200": 989e12,
+}
+
+
+def utilization(flops: float, seconds: float, gpu: str | None, *, bf16: bool) -> float | None:
+    """Return the share of the peak rate (MFU: model FLOPs utilization); None where the peak rate is not known."""
+    peak = PEAK_BF16.get(gpu or "") if bf16 else None
+    return None if peak is None else flops / seconds / peak
 
 
 @dataclass(frozen=True, slots=True)
 class Flops:
-    """Of a forward pass, and of a training step: each product has two more in its backward pass."""
+    """Operations of a forward pass, and of a training step, whose backward pass has two products for each of these."""
 
     inference: int = 0
     training: int = 0
@@ -26,15 +42,15 @@ class Flops:
 
 
 def product(*sizes: int) -> Flops:
-    """Of a product of matrices: rows, inner size and columns, times how often."""
+    """Count a product of matrices: rows x inner size x columns, times how often it is done."""
     once = 2 * math.prod(sizes)
     return Flops(once, 3 * once)
 
 
 def encoder_flops(config: EncoderConfig, batch: int, length: int) -> Flops:
-    """Of the encoder without its head, by the formulas as written.
+    """Count the encoder without its head, by the formulas as written.
 
-    A kernel that works something out twice to save memory does more; that is its affair, not the model's.
+    What a kernel computes twice to save memory does not count.
     """
     layers, width, tokens = config.num_hidden_layers, config.hidden_size, batch * length
     total = product(layers, tokens, width, 4 * width + 2 * config.intermediate_size)
@@ -52,24 +68,24 @@ def encoder_flops(config: EncoderConfig, batch: int, length: int) -> Flops:
     return total
 
 
-def head_flops(config: EncoderConfig, places: int) -> Flops:
-    """Of naming the words at so many places."""
-    return product(places, config.hidden_size, config.hidden_size + config.vocab_size)
+def head_flops(config: EncoderConfig, positions: int) -> Flops:
+    """Count the head that predicts words at a number of positions."""
+    return product(positions, config.hidden_size, config.hidden_size + config.vocab_size)
 
 
 def _encoding_flops(encoding: Encoding, layers: int, batch: int, length: int, keys: int) -> Flops:
     total = Flops()
     for layer in range(layers):
         if layer == 0 or encoding.layer_sets > 1:
-            total += _making(encoding, layer, length, keys)
+            total += _bias_flops(encoding, layer, length, keys)
         for structured in (encoding.bias(layer, length, keys), encoding.value_bias(layer, length, keys)):
             for term in () if structured is None else structured.terms:
-                total += _meeting(term, batch, encoding.dims.num_heads, length, keys)
+                total += _term_flops(term, batch, encoding.dims.num_heads, length, keys)
     return total
 
 
-def _making(encoding: Encoding, layer: int, length: int, keys: int) -> Flops:
-    """Of making a layer's bias from the parameters, as torch counts it; the parameters have shapes and no memory."""
+def _bias_flops(encoding: Encoding, layer: int, length: int, keys: int) -> Flops:
+    """Count how a layer's bias is computed from the parameters, with torch's counter on the meta device."""
     with torch.enable_grad(), FlopCounterMode(display=False) as counter:
         bias = encoding.bias(layer, length, keys)
         forward = counter.get_total_flops()
@@ -79,8 +95,8 @@ def _making(encoding: Encoding, layer: int, length: int, keys: int) -> Flops:
     return Flops(forward, counter.get_total_flops())
 
 
-def _meeting(term: Structured, batch: int, heads: int, length: int, keys: int) -> Flops:
-    """Of the products by which a term joins the scores or the values; what the batch shares is worked out once."""
+def _term_flops(term: Structured, batch: int, heads: int, length: int, keys: int) -> Flops:
+    """Count the products that add a term to the scores or values; what the batch shares is computed once."""
     if isinstance(term, LowRank):
         return product(term.batch, term.heads, length, term.left.shape[-1], keys)
     if isinstance(term, RelativeKeys | EdgeKeys | RelativeValues | EdgeValues):

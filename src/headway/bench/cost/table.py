@@ -1,15 +1,46 @@
-"""What was measured: raw seconds of every round, from which ratios are worked out; to JSON and back."""
+"""What was measured: seconds of every round, the ratios that follow from them, JSON, and the table for the terminal."""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
 from headway.bench.cost.config import CostConfig
-from headway.bench.cost.contestant import Contestant
-from headway.bench.cost.peak import utilization
-from headway.bench.cost.ratios import Ratio, ratio
+from headway.bench.cost.contestant import Contestant, row_name
+from headway.bench.cost.flops import utilization
+from headway.bench.statistics import Spread, ratio
+
+# Chen et al. (2021b), "A Simple and Effective Positional Encoding for Transformers", Table 1: time over BERT with
+# learned positions in the input, on TPU v2; by model, mode and encoding. "Ke et al. (2020)" is TUPE with relative
+# positions (Sec. 4: "combined absolute and relative positional encoding").
+PUBLISHED_RATIOS: dict[str, dict[str, dict[str, float]]] = {
+    "bert-base": {
+        "training": {"shaw": 1.13, "tupe-rel": 1.01, "diet-abs": 1.00, "diet-rel": 1.00},
+        "inference": {"shaw": 1.33, "tupe-rel": 1.19, "diet-abs": 1.00, "diet-rel": 1.00},
+    },
+    "bert-small": {
+        "training": {"shaw": 1.24, "tupe-rel": 1.04, "diet-abs": 1.00, "diet-rel": 1.00},
+        "inference": {"shaw": 1.65, "tupe-rel": 1.27, "diet-abs": 1.01, "diet-rel": 1.00},
+    },
+}
+PEAK_MEMORY = {
+    "cuda": "allocated on the GPU by torch",
+    "cpu": "growth of the process's resident memory, including what the allocator keeps (Linux only)",
+}
+HOST_BOUND = 0.9  # a step that spends this share of its time being launched measures the host, not the GPU
+WIDEST_BASELINE = 8  # characters of a baseline's name that the table's header has room for
+
+
+def published_ratio(model: str, mode: str, encoding: str) -> float | None:
+    """Return the paper's time over the baseline's, or None where it has none."""
+    return PUBLISHED_RATIOS.get(model, {}).get(mode, {}).get(encoding)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,11 +48,9 @@ class Timing:
     """One mode of one row."""
 
     seconds: tuple[float, ...]  # of a step, in each round
-    launched: tuple[
-        float, ...
-    ]  # the same until the host had launched it; near `seconds` on a GPU, the host is too slow
+    launched: tuple[float, ...]  # until the host had launched it; near `seconds` on a GPU, the host is too slow
     flops: int  # of a step
-    peak_bytes: int | None  # of memory; None where it cannot be known
+    peak_bytes: int | None  # of memory; None where it is unknown
 
     @property
     def median(self) -> float:
@@ -54,19 +83,19 @@ class Measurement:
 class CostTable:
     """All rows, how they were measured, and where."""
 
-    config: CostConfig  # with nothing left open
+    config: CostConfig  # resolved
     environment: dict[str, Any]
     measurements: tuple[Measurement, ...]
 
     def groups(self) -> dict[tuple[str, int], list[Measurement]]:
-        """The rows of each model and length."""
+        """Return the rows of each model and length."""
         found: dict[tuple[str, int], list[Measurement]] = {}
         for measurement in self.measurements:
             found.setdefault((measurement.model, measurement.length), []).append(measurement)
         return found
 
-    def ratio(self, measurement: Measurement, mode: str, baseline: str | None = None) -> Ratio | None:
-        """A row's time over the baseline's; None where either has none."""
+    def ratio(self, measurement: Measurement, mode: str, baseline: str | None = None) -> Spread | None:
+        """Return a row's time over the baseline's; None where either has none."""
         wanted = self.config.baseline if baseline is None else baseline
         rows = self.groups()[measurement.model, measurement.length]
         other = next((row.timing(mode) for row in rows if row.row == wanted), None)
@@ -74,11 +103,11 @@ class CostTable:
         return None if own is None or other is None else ratio(own.seconds, other.seconds)
 
     def fastest_transformers(self, measurement: Measurement, mode: str, *, same_work: bool = False) -> str | None:
-        """The row of transformers' BERT that is fastest beside a measurement; None where there is none with times.
+        """Name the fastest row of transformers' BERT with the measurement's model and length; None if none has times.
 
         Args:
-            same_work: only rows whose head sees the masked places alone, as ours does; else only those that do all that
-                BertForMaskedLM does.
+            same_work: choose among rows whose head computes scores at the masked positions alone, as ours does; by
+                default, among those that do all that BertForMaskedLM does.
         """
         rows = self.groups()[measurement.model, measurement.length]
         medians = {
@@ -90,17 +119,17 @@ class CostTable:
         }
         return min(medians, key=medians.__getitem__, default=None)
 
-    def times_transformers(self, measurement: Measurement, mode: str, *, same_work: bool = False) -> Ratio | None:
-        """A row's speed over that of transformers' fastest setting in the same rounds; see `fastest_transformers`."""
+    def speed_over_transformers(self, measurement: Measurement, mode: str, *, same_work: bool = False) -> Spread | None:
+        """Return a row's speed over that of `fastest_transformers` in the same rounds."""
         fastest = self.fastest_transformers(measurement, mode, same_work=same_work)
         over = None if fastest is None else self.ratio(measurement, mode, fastest)
-        return None if over is None else Ratio(median=1 / over.median, low=1 / over.high, high=1 / over.low)
+        return None if over is None else Spread(median=1 / over.median, low=1 / over.high, high=1 / over.low)
 
     def mfu(self, measurement: Measurement, mode: str = "training") -> float | None:
-        """The share of the GPU's peak rate in bfloat16 that the products of a step's formulas make up.
+        """Return the share of the GPU's peak rate in bfloat16 that a step's products of matrices reach.
 
         These are `Timing.flops`: 6 operations for each token and each number of the body's matrices, attention's two
-        products, those of the encoding, and the head at the places where it is computed. What kernels work out twice
+        products, those of the encoding, and the head at the positions where it is computed. What kernels compute twice
         does not count. None where the peak rate is not known.
         """
         timing = measurement.timing(mode)
@@ -109,7 +138,7 @@ class CostTable:
         return utilization(timing.flops, timing.median, self.environment.get("gpu"), bf16=bool(self.config.bf16))
 
     def to_json(self) -> dict[str, Any]:
-        """Raw numbers, and the ratios beside them for readers who have no headway."""
+        """Return the raw numbers, with the ratios beside them for readers who have no headway."""
         value = asdict(self)
         for plain, measurement in zip(value["measurements"], self.measurements, strict=True):
             found = {mode: self.ratio(measurement, mode) for mode in self.config.modes}
@@ -123,10 +152,93 @@ class CostTable:
             kept = {name: part for name, part in plain.items() if name != "ratios"}
             for mode in ("training", "inference"):
                 kept[mode] = None if plain[mode] is None else Timing(**_tuples(plain[mode]))
-            measurements.append(Measurement(**kept))
-        config = CostConfig(**_tuples(value["config"]))
+            measurements.append(Measurement(**{**kept, "row": row_name(plain["row"])}))
+        settings = _tuples(value["config"])
+        settings |= {
+            "encodings": tuple(map(row_name, settings["encodings"])),
+            "baseline": row_name(settings["baseline"]),
+        }
+        config = CostConfig(**settings)
         return cls(config=config, environment=value["environment"], measurements=tuple(measurements))
 
 
 def _tuples(value: dict[str, Any]) -> dict[str, Any]:
     return {name: tuple(part) if isinstance(part, list) else part for name, part in value.items()}
+
+
+def print_table(table: CostTable, console: Console) -> None:
+    """Print a table for each model, length and mode, then notes about all of them."""
+    for (model, length), rows in table.groups().items():
+        for mode in table.config.modes:
+            title = f"{mode.capitalize()} step, {model}, n = {length}, {rows[0].batch} sequences"
+            console.print(_terminal_table(table, rows, mode, title))
+        for row in rows:
+            if row.problem is not None:
+                console.print(f"{row.row}, n = {length}: {row.problem}", markup=False)
+    for line in _notes(table):
+        console.print(line, markup=False)
+
+
+def _terminal_table(table: CostTable, rows: Sequence[Measurement], mode: str, title: str) -> Table:
+    """Lay out one table for 80 columns: headers of two lines, names of rows folded."""
+    baseline = table.config.baseline
+    papers = [published_ratio(row.model, mode, Contestant(row.row).name) for row in rows]
+    drawn = Table(title=title, box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    drawn.add_column("encoding", overflow="fold")
+    over = f"over\n{baseline if len(baseline) <= WIDEST_BASELINE else 'baseline'}"
+    names = ["ms", over, "20-80 %", "tokens/s", "MiB", "GFLOP", "params"]
+    for name in [*names, "paper"] if any(papers) else names:
+        drawn.add_column(name, justify="right", no_wrap=True)
+    for row, paper in zip(rows, papers, strict=True):
+        last = [] if not any(papers) else ["" if paper is None else f"{paper:.2f}"]
+        drawn.add_row(row.row, *_cells(table, row, mode), *last)
+    return drawn
+
+
+def _cells(table: CostTable, row: Measurement, mode: str) -> list[str]:
+    timing, speed, ratio = row.timing(mode), row.tokens_per_second(mode), table.ratio(row, mode)
+    parameters = "-" if row.parameters is None else f"{row.parameters / 1e6:.1f}M"
+    if timing is None or speed is None:
+        return ["-"] * 6 + [parameters]
+    return [
+        f"{1e3 * timing.median:.1f}",
+        "-" if ratio is None else f"{ratio.median:.3f}",
+        "-" if ratio is None else f"{ratio.low:.2f}-{ratio.high:.2f}",
+        f"{speed:,.0f}",
+        "-" if timing.peak_bytes is None else f"{timing.peak_bytes / 2**20:,.0f}",
+        f"{timing.flops / 1e9:,.1f}",
+        parameters,
+    ]
+
+
+def _notes(table: CostTable) -> list[str]:
+    config = table.config
+    kind = torch.device(config.device).type
+    where = table.environment["gpu"] if kind == "cuda" else f"a CPU with {table.environment['threads']} threads"
+    lines = [
+        f"{'bfloat16' if config.bf16 else 'float32'}, {'compiled' if config.compile else 'not compiled'}"
+        f"{', replayed as CUDA graphs' if config.graphs else ''}, on {where}; dropout {config.dropout} in training. "
+        f"Medians of up to {config.rounds} rounds. Times over {config.baseline} are ratios within a round, with their "
+        f"20 and 80 % quantiles.",
+        f"MiB: peak memory of a step, {PEAK_MEMORY[kind]}. GFLOP: products of matrices, by the formulas as written.",
+    ]
+    if any(
+        published_ratio(row.model, mode, Contestant(row.row).name)
+        for row in table.measurements
+        for mode in config.modes
+    ):
+        lines.append(
+            "paper: Chen et al. (2021b), Table 1, time over BERT with learned positions at the input, on TPU v2."
+        )
+    slow = [row.row for row in table.measurements for mode in config.modes if _is_host_bound(row, mode)]
+    if kind == "cuda" and slow:
+        lines.append(
+            f"Limited by the host, which launches kernels too slowly for the GPU: {', '.join(dict.fromkeys(slow))}. "
+            f"Use a larger batch."
+        )
+    return lines
+
+
+def _is_host_bound(row: Measurement, mode: str) -> bool:
+    timing = row.timing(mode)
+    return timing is not None and sum(timing.launched) > HOST_BOUND * sum(timing.seconds)

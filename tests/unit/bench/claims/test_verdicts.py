@@ -8,7 +8,7 @@ from headway.bench.claims.claim import Claim, Contrast
 from headway.bench.claims.ledger import CLAIMS
 from headway.bench.claims.samples import Results, Sample
 from headway.bench.claims.settings import Choice, Setting
-from headway.bench.claims.verdicts import find, judge, verdict
+from headway.bench.claims.verdicts import apply_rule, judge_claim, judge_contrast
 
 A, B = Choice(encoding="rope"), Choice(encoding="learned")
 
@@ -27,7 +27,7 @@ def contrast(kind="above", margin=0.5, measure="glue", **rest):
 
 
 @pytest.mark.parametrize(
-    ("kind", "difference", "around", "expected"),
+    ("kind", "difference", "half_width", "expected"),
     [
         ("above", 1.0, 0.9, "supported"),
         ("above", 1.0, 1.1, "not seen"),  # the interval holds 0
@@ -45,39 +45,46 @@ def contrast(kind="above", margin=0.5, measure="glue", **rest):
         ("alike", -1.0, 0.2, "contradicted"),
     ],
 )
-def test_the_rule(kind, difference, around, expected):
-    assert verdict(contrast(kind), difference, around) == expected
-    turned = contrast(kind, higher=False)  # less is better: the mirror image
-    assert verdict(turned, -difference, around) == expected
+def test_the_rule(kind, difference, half_width, expected):
+    assert apply_rule(kind, difference, half_width, margin=0.5) == expected
+
+
+@pytest.mark.parametrize("kind", ["above", "at least"])
+def test_less_may_be_what_favours_a_claim(kind):
+    numbers = results(samples("rope", [70.0]), samples("learned", [80.0]))
+    assert judge_contrast(contrast(kind), numbers).verdict == "contradicted"
+    assert judge_contrast(contrast(kind, higher=False), numbers).verdict == "supported"
 
 
 def test_three_pairs_have_students_interval():
-    found = find(contrast(), results(samples("rope", [81.0, 82.0, 84.0]), samples("learned", [80.0, 80.0, 80.0])))
+    found = judge_contrast(
+        contrast(), results(samples("rope", [81.0, 82.0, 84.0]), samples("learned", [80.0, 80.0, 80.0]))
+    )
     assert found.difference == pytest.approx(7 / 3)
     # by hand: differences 1, 2, 4; standard deviation 1.5275; t of 2 degrees of freedom 4.3027
-    assert found.around == pytest.approx(4.30265 * 1.527525 / 3**0.5, rel=1e-5)
+    assert found.half_width == pytest.approx(4.30265 * 1.527525 / 3**0.5, rel=1e-5)
     assert found.measured and found.basis == "95 % interval over 3 seeds"
     assert found.verdict == "not seen"
 
 
 def test_pairs_are_of_one_seed():
     ours = samples("rope", [80.0, 70.0, 60.0, 99.0])
-    found = find(contrast(), results(ours, samples("learned", [78.9, 69.0, 58.9])))
+    found = judge_contrast(contrast(), results(ours, samples("learned", [78.9, 69.0, 58.9])))
     assert [unit for unit, *_ in found.pairs] == ["seed 0", "seed 1", "seed 2"]
     assert found.verdict == "supported"  # though seeds differ by 20 points
 
 
 def test_one_seed_has_no_interval_and_must_exceed_the_stated_noise():
-    near = find(contrast(), results(samples("rope", [80.9]), samples("learned", [80.0])))
-    far = find(contrast(), results(samples("rope", [81.1]), samples("learned", [80.0])))
+    near = judge_contrast(contrast(), results(samples("rope", [80.9]), samples("learned", [80.0])))
+    far = judge_contrast(contrast(), results(samples("rope", [81.1]), samples("learned", [80.0])))
     assert (near.verdict, far.verdict) == ("not seen", "supported")
-    assert not far.measured and far.around == 1.0 and far.basis == "1 seed, no interval; noise band that we state"
+    assert not far.measured and far.half_width == 1.0 and far.basis == "1 seed, no interval; noise band that we state"
 
 
 def test_seeds_that_differ_by_more_than_stated_widen_the_band():
     others = samples("tisa", [70.0, 73.0])
-    found = find(contrast(), results(samples("rope", [82.0]), samples("learned", [80.0]), others))
-    assert found.around == 3.0 and "seeds of one encoding" in found.basis
+    found = judge_contrast(contrast(), results(samples("rope", [82.0]), samples("learned", [80.0]), others))
+    assert found.half_width == 3.0 and "seeds of one encoding" in found.basis
     assert found.verdict == "not seen"
 
 
@@ -86,20 +93,22 @@ def test_what_pretrainings_of_one_encoding_differ_by_widens_an_interval_of_fine_
         return samples(name, values, merit=merit, block=block, group=f"study {study}", recipe=recipe)
 
     ours, theirs = of("rope", [85.0, 85.1, 84.9], -3.0), of("learned", [80.0, 80.0, 80.0], -3.1)
-    once = find(contrast(), results(ours, theirs))
-    assert once.verdict == "supported" and once.around < 0.3
+    once = judge_contrast(contrast(), results(ours, theirs))
+    assert once.verdict == "supported" and once.half_width < 0.3
     again = of("t5", [70.0, 72.0], -3.2) + of("t5", [77.0], -3.3, study="b")  # a second pretraining
-    widened = find(contrast(), results(ours, theirs, again))
-    assert widened.around == pytest.approx((once.around**2 + 6.0**2) ** 0.5)
+    widened = judge_contrast(contrast(), results(ours, theirs, again))
+    assert widened.half_width == pytest.approx((once.half_width**2 + 6.0**2) ** 0.5)
     assert widened.verdict == "not seen" and "(±6.0)" in widened.basis
     unlike = of("t5", [20.0], -3.4, study="c", recipe="another")
-    assert find(contrast(), results(ours, theirs, again, unlike)).around == pytest.approx(widened.around)
+    assert judge_contrast(contrast(), results(ours, theirs, again, unlike)).half_width == pytest.approx(
+        widened.half_width
+    )
     ours, theirs = (
         ours + of("rope", [50.0] * 3, -3.0, block="rte"),
         theirs + of("learned", [50.0] * 3, -3.1, block="rte"),
     )
-    mean = find(contrast(), results(ours, theirs, again))
-    assert mean.around == pytest.approx(((once.around / 2) ** 2 + 3.0**2) ** 0.5)  # one of two tasks
+    mean = judge_contrast(contrast(), results(ours, theirs, again))
+    assert mean.half_width == pytest.approx(((once.half_width / 2) ** 2 + 3.0**2) ** 0.5)  # one of two tasks
 
 
 def test_seeds_of_whole_runs_are_not_widened():
@@ -110,42 +119,42 @@ def test_seeds_of_whole_runs_are_not_widened():
         for name, values in scores.items()
         for seed, value in enumerate(values)
     ]
-    assert find(contrast(measure="bleu"), results(*runs)).around < 0.1
+    assert judge_contrast(contrast(measure="bleu"), results(*runs)).half_width < 0.1
 
 
 def test_two_ways_to_fine_tune_one_pretrained_model_are_not_widened():
     ours = samples("rope", [85.0, 85.1, 84.9], merit=-3.0, block="stsb")
     theirs = samples("learned", [80.0, 80.0, 80.0], merit=-3.0, block="stsb")
     again = samples("t5", [70.0], merit=-3.2, block="stsb") + samples("t5", [77.0], merit=-3.3, block="stsb")
-    assert find(contrast(), results(ours, theirs, again)).around < 0.3
+    assert judge_contrast(contrast(), results(ours, theirs, again)).half_width < 0.3
 
 
 def test_bootstrap_over_sentences_counts_where_it_is_wider():
     pair = [samples(name, [value], measure="bleu", block="x", source=f"s.json: {name}")
             for name, value in (("rope", 32.0), ("learned", 30.0))]  # fmt: skip
-    wide = find(contrast(measure="bleu"), results(*pair, errors={("rope", "learned", "x"): 2.5}))
-    narrow = find(contrast(measure="bleu"), results(*pair, errors={("rope", "learned", "x"): 0.1}))
-    assert (wide.around, wide.measured, wide.verdict) == (2.5, True, "not seen")
-    assert (narrow.around, narrow.measured, narrow.verdict) == (0.5, False, "supported")
+    wide = judge_contrast(contrast(measure="bleu"), results(*pair, errors={("rope", "learned", "x"): 2.5}))
+    narrow = judge_contrast(contrast(measure="bleu"), results(*pair, errors={("rope", "learned", "x"): 0.1}))
+    assert (wide.half_width, wide.measured, wide.verdict) == (2.5, True, "not seen")
+    assert (narrow.half_width, narrow.measured, narrow.verdict) == (0.5, False, "supported")
 
 
 def test_tasks_that_both_have_are_averaged():
     ours = samples("rope", [80.0, 81.0, 82.0], block="a") + samples("rope", [10.0, 11.0, 12.0], block="b")
     theirs = samples("learned", [70.0, 71.1, 72.0], block="a") + samples("learned", [1.0, 1.0, 1.0], block="c")
-    found = find(contrast(), results(ours, theirs))
+    found = judge_contrast(contrast(), results(ours, theirs))
     assert found.blocks == ("a",)
     assert found.better == pytest.approx(81.0)
-    both = find(contrast(), results(ours, theirs, samples("learned", [9.0, 9.0, 9.0], block="b")))
+    both = judge_contrast(contrast(), results(ours, theirs, samples("learned", [9.0, 9.0, 9.0], block="b")))
     assert both.blocks == ("a", "b") and both.better == pytest.approx(46.0)
     assert both.difference == pytest.approx(((81 - 213.1 / 3) + 2) / 2)
 
 
 def test_numbers_of_different_configurations_are_not_compared():
     ours, theirs = samples("rope", [99.0], group="long"), samples("learned", [1.0], group="short")
-    found = find(contrast(), results(ours, theirs))
+    found = judge_contrast(contrast(), results(ours, theirs))
     assert found.verdict == "not tested" and "with one configuration" in found.missing[0]
     small = samples("rope", [50.0], group="short", size=1.0)
-    found = find(contrast(), results(ours, theirs, small))
+    found = judge_contrast(contrast(), results(ours, theirs, small))
     assert found.better == 50.0
 
 
@@ -155,13 +164,13 @@ def test_of_several_groups_the_largest_counts():
         for group, size, values in (("small", 1.0, (90.0, 80.0)), ("large", 9.0, (70.0, 80.0)))
         for name, value in zip(("rope", "learned"), values, strict=True)
     ]
-    assert find(contrast(), results(*parts)).verdict == "contradicted"
+    assert judge_contrast(contrast(), results(*parts)).verdict == "contradicted"
 
 
 def test_the_rate_is_chosen_by_how_it_trains_not_by_the_outcome():
     slow = samples("tisa", [90.0], rate=1.0, merit=-5.0)
     fast = samples("tisa", [60.0], rate=10.0, merit=-3.0)
-    found = find(
+    found = judge_contrast(
         Contrast(better=Choice(encoding="tisa"), than=B, measure="glue"),
         results(slow, fast, samples("learned", [70.0], rate=1.0)),
     )
@@ -172,7 +181,7 @@ def test_the_rate_is_chosen_by_how_it_trains_not_by_the_outcome():
 def test_relative_measures_are_in_percent_of_the_second_side():
     times = {"rope": [1.1, 2.2, 3.3], "learned": [1.0, 2.0, 3.0]}
     parts = [samples(name, values, measure="training time") for name, values in times.items()]
-    found = find(contrast("at least", 2.0, "training time"), results(*parts))
+    found = judge_contrast(contrast("at least", 2.0, "training time"), results(*parts))
     assert found.difference == pytest.approx(10.0) and found.verdict == "contradicted"
 
 
@@ -194,18 +203,18 @@ def test_a_claim_is_no_better_than_its_worst_part():
         ((held, absent, unsure, turned), "contradicted"),
         ((absent,), "not tested"),
     ):
-        assert judge(claim(*parts), numbers).verdict == expected
+        assert judge_claim(claim(*parts), numbers).verdict == expected
 
 
 def test_a_stand_in_decides_only_while_nothing_is_measured_and_says_so():
     asked = claim(contrast(), stand_in=(contrast(measure="loss", margin=0.01),))
     losses = samples("rope", [3.0], measure="loss") + samples("learned", [4.0], measure="loss")
-    entry = judge(asked, results(losses))
+    entry = judge_claim(asked, results(losses))
     assert (entry.verdict, entry.stood_in) == ("supported", True)
     assert any("headway finetune" in command for command in entry.missing)
-    entry = judge(asked, results(losses, samples("rope", [70.0]), samples("learned", [80.0])))
+    entry = judge_claim(asked, results(losses, samples("rope", [70.0]), samples("learned", [80.0])))
     assert (entry.verdict, entry.stood_in) == ("contradicted", False)
-    assert judge(asked, results()).verdict == "not tested"
+    assert judge_claim(asked, results()).verdict == "not tested"
 
 
 def test_bad_contrasts_are_refused():
@@ -252,10 +261,10 @@ PARTS = [(claim, part) for claim in CLAIMS for part in ("contrasts", "stand_in")
 @pytest.mark.parametrize(("each", "part"), PARTS, ids=lambda value: getattr(value, "key", value))
 def test_every_claim_of_the_ledger_can_be_supported_and_contradicted(each, part):
     contrasts = getattr(each, part)
-    assert judge(each, made(contrasts, holds=True)).verdict == "supported"
-    assert judge(each, made(contrasts, holds=False)).verdict == "contradicted"
-    assert judge(each, Results()).verdict == "not tested"
-    assert judge(each, Results()).missing
+    assert judge_claim(each, made(contrasts, holds=True)).verdict == "supported"
+    assert judge_claim(each, made(contrasts, holds=False)).verdict == "contradicted"
+    assert judge_claim(each, Results()).verdict == "not tested"
+    assert judge_claim(each, Results()).missing
 
 
 def test_keys_are_distinct_and_every_claim_says_where_it_stands():

@@ -14,17 +14,17 @@ def build(text, **changes):
 
 
 def test_options_go_to_the_encoding_and_sharing_and_segments_to_the_model():
-    config = build("diet-abs:rank=6:sharing=layer:segments=per-head").config
-    assert (config.encoding, config.sharing, config.segments) == ("diet-abs", "layer", "per-head")
-    assert config.encoding_options == {"rank": 6}
+    config = build("diet-abs:rank=6,sharing=layer,segments=per-head").config
+    assert config.encoding == "diet-abs:rank=6,sharing=layer,segments=per-head"
+    assert build("diet-rel", segments="none").config.encoding == "diet-rel:segments=none"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("diet", "expected names of none, sinusoidal.*or transformers, got 'diet'"),
-        ("learned+tissa", "got 'learned.tissa'"),
-        ("diet-abs:rank", r"expected NAME\[:OPTION=VALUE\]..., got 'diet-abs:rank'"),
+        ("diet", "expected one of none, sinusoidal.*, got 'diet'"),
+        ("learned+tissa", "got 'tissa'. Did you mean 'tisa'"),
+        ("diet-abs:rank", r"expected NAME\[:OPTION=VALUE.*got 'diet-abs:rank'"),
         ("diet-abs:rnk=3", "expected of diet-abs any of rank.*got rnk"),
         ("diet-rel:sharing=all", "sharing: expected one of none, head, layer, got 'all'"),
     ],

@@ -6,7 +6,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from headway.bench.cost import CostTable, measure
+from headway.bench.cost import CostTable, rounds
 from headway.cli import app
 
 SMALL = ["cost", "--model", "tiny", "--length", "16", "--batch", "2", "--device", "cpu", "--rounds", "1"]
@@ -18,18 +18,18 @@ def run(*arguments):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setitem(measure.__globals__["TURN_SECONDS"], "cpu", 0.01)
+    monkeypatch.setitem(rounds.SECONDS_IN_A_ROW, "cpu", 0.01)
 
 
 def test_the_table_and_the_raw_numbers(tmp_path):
     path = tmp_path / "results" / "cost.json"
-    done = run(*SMALL, "--encodings", "diet-abs:rank=4:sharing=layer", "--out", str(path))
+    done = run(*SMALL, "--encodings", "diet-abs:rank=4,sharing=layer", "--out", str(path))
     assert done.exit_code == 0, done.output
     assert re.search(r"^\s+none +\d+\.\d +1\.000 +1\.00-1\.00 ", done.stdout, re.MULTILINE)
-    assert "diet-abs:rank=4:sharing=layer" in done.stdout
+    assert "diet-abs:rank=4,sharing=layer" in done.stdout
     assert f"wrote {path}" in done.stdout
     table = CostTable.from_json(json.loads(path.read_text()))
-    assert [row.row for row in table.measurements] == ["none", "diet-abs:rank=4:sharing=layer"]
+    assert [row.row for row in table.measurements] == ["none", "diet-abs:rank=4,sharing=layer"]
     assert all(row.problem is None for row in table.measurements)
 
 
@@ -52,10 +52,10 @@ def test_help_has_an_example():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--encodings", "diet"], "expected names of none"),
+        (["--encodings", "diet"], "expected one of none"),
         (["--encodings", "diet-abs:rnk=4"], "any of rank"),
         (["--model", "bert"], "expected some of bert-base"),
-        (["--length", "a"], "--length: expected whole numbers"),
+        (["--length", "a"], "--length: expected a whole number"),
         (["--device", "gpu"], "device: expected auto"),
         (["--rounds", "0"], "rounds: expected"),
     ],

@@ -4,22 +4,21 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from headway.bench.cost.batch import Words
 from headway.bench.cost.contestant import Contestant, plain
 from headway.bench.cost.flops import encoder_flops, head_flops
+from headway.bench.cost.steps import MaskedBatch
 from headway.models import EncoderForMaskedLM, preset
 
 B, L = 2, 40
 
 
-def counted(model, *feeds):
-    """Of the encoder's forward pass, and of a training step, as torch counts them."""
-    seen, labels = feeds
+def counted(model, inputs, labels):
+    """Count the encoder's forward pass, and a training step, with torch's counter."""
     with FlopCounterMode(display=False) as counter:
-        model.base_model(**seen)
+        model.base_model(**inputs)
     forward = counter.get_total_flops()
     with FlopCounterMode(display=False) as counter:
-        model(**seen, **labels).loss.backward()
+        model(**inputs, **labels).loss.backward()
     return forward, counter.get_total_flops()
 
 
@@ -28,7 +27,7 @@ ROWS = [
     "learned",
     "diet-rel",
     "diet-abs:rank=24",
-    "diet-abs:rank=24:sharing=layer",
+    "diet-abs:rank=24,sharing=layer",
     "abs-scalar:sharing=head",
     "tisa",
     "t5",
@@ -36,11 +35,11 @@ ROWS = [
     "tupe-abs",
     "tupe-rel:sharing=none",
     "shaw:clip=5",
-    "shaw:clip=5:values=false:sharing=head",
+    "shaw:clip=5,values=false,sharing=head",
     "transformer-xl",
     "learned+tisa",
     "transformers",
-    "transformers:mask=false:head=masked",
+    "transformers:mask=false,head=masked",
 ]
 
 
@@ -48,9 +47,9 @@ ROWS = [
 def test_as_torch_counts(text):
     contestant = Contestant(text)
     model = plain(contestant.build("tiny", length=L, dropout=0.1, segments="input"))
-    words = Words.drawn(B, L, model.config.vocab_size, seed=0, device="cpu")
-    labels = words.at_masked_places() if contestant.at_masked_places else words.at_all_places()
-    forward, training = counted(model, words.seen(segments=False), labels)
+    words = MaskedBatch.random(B, L, model.config.vocab_size, seed=0, device="cpu")
+    labels = words.masked_labels() if contestant.at_masked_places else words.all_labels()
+    forward, training = counted(model, words.inputs(segments=False), labels)
     config = preset("tiny") if contestant.theirs else model.config
     encoder = encoder_flops(config, B, L)
     places = words.columns.numel() if contestant.at_masked_places else B * L
@@ -61,8 +60,8 @@ def test_as_torch_counts(text):
 def test_linformer():
     config = preset("tiny", encoding="diet-abs", attention="linformer", projected_length=8, max_position_embeddings=L)
     model = plain(EncoderForMaskedLM(config))
-    words = Words.drawn(B, L, config.vocab_size, seed=0, device="cpu")
-    forward, training = counted(model, words.seen(segments=False), words.at_masked_places())
+    words = MaskedBatch.random(B, L, config.vocab_size, seed=0, device="cpu")
+    forward, training = counted(model, words.inputs(segments=False), words.masked_labels())
     encoder = encoder_flops(config, B, L)
     assert encoder.inference == forward
     assert (encoder + head_flops(config, words.columns.numel())).training == training

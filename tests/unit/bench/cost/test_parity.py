@@ -1,4 +1,4 @@
-"""The gate: green for what is right, red for whatever is broken on purpose."""
+"""The check finds nothing wrong with what is right, and finds whatever is broken on purpose."""
 
 from contextlib import nullcontext
 
@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from headway.attention.call import attention
-from headway.bench.cost.batch import Words
 from headway.bench.cost.contestant import Contestant, enliven
-from headway.bench.cost.parity import parity, wrong
+from headway.bench.cost.parity import parity, parity_problem
+from headway.bench.cost.steps import MaskedBatch
 
 PARTS = {"output", "inference", "gradients of the encoding", "other gradients"}
 
@@ -18,17 +18,17 @@ def gate(text, *, bf16=False, inference=None):
     contestant = Contestant(text)
     model = contestant.build("tiny", length=33, dropout=0.1, segments="input")
     enliven(model, 33)
-    words = Words.drawn(2, 33, model.config.vocab_size, seed=0, device="cpu")
-    seen = words.seen(segments=False)
-    labels = words.at_masked_places() if contestant.at_masked_places else words.at_all_places()
+    words = MaskedBatch.random(2, 33, model.config.vocab_size, seed=0, device="cpu")
+    inputs = words.inputs(segments=False)
+    labels = words.masked_labels() if contestant.at_masked_places else words.all_labels()
 
     def hidden():
         with torch.no_grad():
-            return (inference or model.base_model)(**seen).last_hidden_state
+            return (inference or model.base_model)(**inputs).last_hidden_state
 
     precision = (lambda: torch.autocast("cpu", torch.bfloat16)) if bf16 else nullcontext
     assert model.training
-    errors = parity(model, seen, labels, hidden, precision)
+    errors = parity(model, inputs, labels, hidden, precision)
     assert model.training
     return errors
 
@@ -38,17 +38,17 @@ def gate(text, *, bf16=False, inference=None):
 def test_what_is_right_is_green(text, bf16):
     errors = gate(text, bf16=bf16)
     assert set(errors) == PARTS
-    assert wrong(errors) is None
+    assert parity_problem(errors) is None
 
 
 @pytest.mark.parametrize(
     "options",
-    ["", ":compile=false:graphs=false", ":mask=false", ":mask=false:kernels=cudnn", ":mask=false:head=masked"],
+    ["", ":compile=false,graphs=false", ":mask=false", ":mask=false,kernels=cudnn", ":mask=false,head=masked"],
 )
 def test_transformers_is_held_to_the_same(options):
     errors = gate("transformers" + options)
     assert set(errors) == PARTS - {"gradients of the encoding"}
-    assert wrong(errors) is None
+    assert parity_problem(errors) is None
 
 
 def broken(monkeypatch, change):
@@ -86,7 +86,7 @@ def test_a_wrong_output_is_red(change, bf16, monkeypatch):
     broken(monkeypatch, change)
     errors = gate("diet-rel", bf16=bf16)
     assert errors["output"] > 1 and errors["inference"] > 1
-    assert "output" in wrong(errors) and "not timed" in wrong(errors)
+    assert "output" in parity_problem(errors) and "not timed" in parity_problem(errors)
 
 
 @pytest.mark.parametrize("bf16", [False, True])
@@ -120,4 +120,4 @@ def test_what_is_no_number_is_red(monkeypatch):
     broken(monkeypatch, not_numbers)
     errors = gate("diet-rel")
     assert errors["output"] is None
-    assert "output not finite" in wrong(errors)
+    assert "output not finite" in parity_problem(errors)

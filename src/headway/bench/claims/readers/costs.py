@@ -10,6 +10,7 @@ from typing import Any
 from headway.bench.claims.readers.files import named
 from headway.bench.claims.samples import Sample
 from headway.bench.claims.settings import Setting
+from headway.bench.cost.contestant import Contestant, row_name
 from headway.storage import read_json
 
 
@@ -43,18 +44,10 @@ def _rounds(
 
 
 def _setting(row: str, model: str) -> Setting | None:
-    """As `headway cost` writes a row: diet-abs:rank=64:sharing=layer; None for other libraries' models."""
-    name, *choices = row.split(":")
-    if name == "transformers":
+    """The setting of a row of `headway cost`; None for other libraries' models."""
+    if Contestant(row).theirs:
         return None
-    given = dict(choice.split("=", 1) for choice in choices)
-    sharing = given.pop("sharing", None)
-    options = {key: _value(value) for key, value in given.items()}
-    return Setting.of({"encoding": name, "sharing": sharing, "options": options, "preset": model})
-
-
-def _value(text: str) -> Any:
-    return int(text) if text.isdigit() else {"true": True, "false": False}.get(text.lower(), text)
+    return Setting.of({"encoding": row_name(row), "preset": model})
 
 
 def _date(path: Path) -> float:

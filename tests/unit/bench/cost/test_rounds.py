@@ -8,12 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch._inductor.output_code import CompiledFxGraph
 
-from headway.attention.call import self_attention
-from headway.bench.cost import CostConfig, measure, turns
-from headway.bench.cost.bench import Bench, Case, Prepared, Turn, _compiled_parts
-from headway.models import frame
+from headway.bench.cost import CostConfig, measure, rounds
+from headway.bench.cost.steps import Case, CaseFacts, StepTime
 
 SMALL = {"models": ("tiny",), "batch": 2, "device": "cpu", "rounds": 2}
 fork = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 warns where threads are
@@ -24,7 +21,7 @@ def by_row(table):
 
 
 def test_every_row_is_measured_in_turns(monkeypatch):
-    monkeypatch.setitem(measure.__globals__["TURN_SECONDS"], "cpu", 0.01)
+    monkeypatch.setitem(rounds.SECONDS_IN_A_ROW, "cpu", 0.01)
     said = []
     table = measure(CostConfig(encodings=("diet-rel", "transformers"), lengths=(16,), **SMALL), said.append)
     assert [m.row for m in table.measurements] == ["none", "diet-rel", "transformers"]
@@ -43,37 +40,8 @@ def test_every_row_is_measured_in_turns(monkeypatch):
     assert said[-1] == "tiny, n = 16: inference, round 2 of 2"
 
 
-def bench(row, modes):
-    config = CostConfig(encodings=(row,), modes=modes, lengths=(16,), **SMALL).resolved(cores=2)
-    return Bench(Case(config=config, row=row, model="tiny", length=16, threads=torch.get_num_threads()))
-
-
-def test_a_broken_path_is_seen_before_it_is_timed(monkeypatch):
-    monkeypatch.setattr(frame, "self_attention", lambda qkv, **given: self_attention(qkv, **{**given, "bias": None}))
-    errors = bench("diet-rel", ("inference",)).prepare().parity
-    assert errors["output"] > 1 and errors["inference"] > 1
-
-
-def test_training_that_does_not_learn_is_an_error():
-    trained = bench("none", ("training",))
-    trained.prepare()
-    trained.turn("training", 45)
-    assert trained.steps == 2 + 1 + 45  # those that are not timed learn as well
-    trained.first_loss = 1e-3
-    with pytest.raises(FloatingPointError, match=r"expected a loss below the first, 0\.001"):
-        trained.turn("training", 1)
-
-
-def test_numbers_that_are_not_finite_are_an_error():
-    broken = bench("none", ("inference",))
-    with torch.no_grad():
-        broken.model.encoder.norm.weight.fill_(float("nan"))
-    with pytest.raises(FloatingPointError, match="inference: expected finite numbers"):
-        broken.turn("inference", 1)
-
-
-class Pretended:
-    """A bench without a model; rows behave as their names tell."""
+class PretendedModel:
+    """A TimedModel without a model; rows behave as their names tell."""
 
     def __init__(self, case):
         self.case = case
@@ -84,26 +52,26 @@ class Pretended:
         if case.row == "alibi":
             time.sleep(60)
 
-    def prepare(self, alone):
+    def prepare(self, gpu_lock):
         wrong = self.case.row == "rope"
-        return Prepared(
+        return CaseFacts(
             parameters=1,
             parity={"output": 3.25 if wrong else 0.5, "inference": None if wrong else 0.5},
             peak_bytes={"training": 2, "inference": 1},
             flops={"training": 4, "inference": 3},
         )
 
-    def turn(self, mode, steps):
+    def time(self, mode, steps):
         if self.case.row == "shaw" and mode == "inference":
             os._exit(9)
         seconds = {"none": 0.01, "learned": 0.02}.get(self.case.row, 0.03)
-        return Turn(seconds=seconds, launched=float(steps))
+        return StepTime(seconds=seconds, launched=float(steps))
 
 
 @pytest.fixture
 def pretended(monkeypatch):
-    monkeypatch.setattr("headway.bench.cost.turns.start_method", lambda device: "fork")  # they inherit the pretence
-    monkeypatch.setattr("headway.bench.cost.turns.Bench", Pretended)
+    monkeypatch.setattr("headway.bench.cost.rounds.start_method", lambda device: "fork")  # they inherit the pretence
+    monkeypatch.setattr("headway.bench.cost.rounds.TimedModel", PretendedModel)
 
     def run(*rows, **given):
         return by_row(measure(CostConfig(encodings=rows, lengths=(16,), **{**SMALL, **given})))
@@ -135,7 +103,7 @@ def test_all_rows_do_the_same_number_of_steps(pretended):
 def test_a_wrong_row_is_not_timed(pretended):
     rows = pretended("none", "rope")
     assert rows["rope"].problem == (
-        "wrong, so that it is not timed; error over what is allowed: output 3.25, inference not finite"
+        "wrong, so it is not timed; error over what is allowed: output 3.25, inference not finite"
     )
     assert rows["rope"].training is None and rows["rope"].inference is None
     assert rows["rope"].parity == {"output": 3.25, "inference": None}
@@ -159,42 +127,19 @@ def test_rows_that_are_late_are_left_out(pretended):
 
 @fork
 def test_a_row_that_is_late_does_nothing_while_others_are_timed(monkeypatch):
-    monkeypatch.setattr(turns, "start_method", lambda device: "fork")
-    monkeypatch.setattr(turns, "Bench", Pretended)
+    monkeypatch.setattr(rounds, "start_method", lambda device: "fork")
+    monkeypatch.setattr(rounds, "TimedModel", PretendedModel)
     config = CostConfig(encodings=("none", "alibi"), lengths=(16,), **SMALL).resolved(cores=2)
     cases = [Case(config=config, row=row, model="tiny", length=16, threads=1) for row in ("none", "alibi")]
-    with turns.players(cases, 2, time.monotonic() + 2, lambda said: None) as (ready, late):
-        assert ready.problem is None and late.problem == turns.LATE
+    with rounds.running_rows(cases, 2, time.monotonic() + 2, lambda said: None) as (ready, late):
+        assert ready.problem is None and late.problem == rounds.NOT_READY
         assert late.process.exitcode is not None
-        assert ready.turn("training", 1, None).seconds == 0.01
+        assert ready.time("training", 1, None).seconds == 0.01
 
 
 def test_a_row_that_nobody_waits_for_any_longer_ends_quietly(monkeypatch, capfd):
     ours, theirs = multiprocessing.Pipe()
     ours.close()
-    monkeypatch.setattr(turns, "Bench", lambda case: SimpleNamespace(prepare=lambda alone: "ready"))
-    turns._play(None, Path("alone"), theirs)
+    monkeypatch.setattr(rounds, "TimedModel", lambda case: SimpleNamespace(prepare=lambda gpu_lock: "ready"))
+    rounds.serve_row(None, Path("gpu-lock"), theirs)
     assert capfd.readouterr() == ("", "")
-
-
-def test_rows_that_get_ready_use_the_gpu_one_at_a_time(monkeypatch):
-    """Else the variant of a kernel that torch's compiler keeps is the one that was disturbed least."""
-    told = []
-
-    class Alone:
-        def __enter__(self):
-            told.append("alone")
-
-        def __exit__(self, *_):
-            told.append("with others")
-
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: told.append("done"))
-    monkeypatch.setattr(CompiledFxGraph, "__call__", lambda graph, inputs: told.append("runs") or inputs)
-    with _compiled_parts(Alone()):
-        assert CompiledFxGraph.__call__(None, [1, 2]) == [1, 2]
-    assert told == ["alone", "runs", "done", "with others"]
-    CompiledFxGraph.__call__(None, [])
-    assert told[4:] == ["runs"]
-    told.clear()
-    bench("none", ("training", "inference")).prepare(Alone())
-    assert told == ["alone", "with others"] * 3
