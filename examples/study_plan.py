@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from headway.bench.study.plan import Claim, Column, Plan, Row
 from headway.bench.study.plans.recipes import builtin_finetuning
-from headway.bench.tasks.pretrain import ModelChoice, Optimisation, PretrainConfig, Rhythm, Text
+from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig, Rhythm, Text
 
 TASK = "builtin:acceptability"
 
@@ -23,8 +23,8 @@ def plan(size: str, data: str | None) -> Plan:
         title="Offsets one by one, in buckets, or shared",
         rows=(
             Row(name="diet-rel", encoding="diet-rel"),
-            Row(name="diet-rel, shared", encoding="diet-rel", sharing="layer"),
-            Row(name="t5", encoding="t5", options={"buckets": 16}),
+            Row(name="diet-rel, shared", encoding="diet-rel:sharing=layer"),
+            Row(name="t5", encoding="t5:buckets=16"),
         ),
         columns=(
             Column(name="Masked words", source="pretrain", value="masked_accuracy", measure="accuracy, %"),
@@ -32,7 +32,7 @@ def plan(size: str, data: str | None) -> Plan:
         ),
         baseline="diet-rel",
         pretrain=PretrainConfig(
-            model=ModelChoice(preset="tiny", changes={"hidden_size": 64, "intermediate_size": 128}),
+            model=EncoderChoice(preset="tiny", changes={"hidden_size": 64, "intermediate_size": 128}),
             text=Text(corpus=("builtin:10000",), length=64, validation=0.05),
             optimisation=Optimisation(steps=steps, batch=32, learning_rate=3e-3, warmup=0.1),
             rhythm=Rhythm(log=25, evaluate=steps, checkpoint=200),

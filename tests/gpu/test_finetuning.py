@@ -11,7 +11,7 @@ from transformers import BertConfig, BertModel
 from headway.bench.data.text.tokenizers import train_tokenizer
 from headway.bench.tasks.finetune import Data, Grid, Start, run
 from headway.bench.tasks.finetune.recipes import quick
-from headway.bench.tasks.finetune.update import Update
+from headway.bench.tasks.finetune.training_step import TrainingStep
 from headway.bench.tasks.training.runs import RunFolder
 from headway.encodings import ENCODINGS
 from headway.models import EncoderForMaskedLM, preset
@@ -71,7 +71,7 @@ def test_replayed_steps_are_the_plain_ones(start, tmp_path, monkeypatch, encodin
 
 
 def test_a_step_does_not_wait_for_the_device(start, tmp_path, monkeypatch):
-    real, calls = Update.__call__, []
+    real, calls = TrainingStep.__call__, []
 
     def watched(self, chosen, **others):
         calls.append(1)
@@ -81,7 +81,7 @@ def test_a_step_does_not_wait_for_the_device(start, tmp_path, monkeypatch):
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
-    monkeypatch.setattr(Update, "__call__", watched)
+    monkeypatch.setattr(TrainingStep, "__call__", watched)
     run(asked(start("diet-rel"), bf16=True), tmp_path / "out", progress=False)
     assert len(calls) == 160
 

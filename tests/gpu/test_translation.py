@@ -13,8 +13,8 @@ from headway.bench.tasks.translate import run
 from headway.bench.tasks.translate.recipes import recipe
 from headway.encodings import ENCODINGS
 from headway.models.translation import TranslationModel, translation_preset
-from headway.models.translation import search as search_module
-from headway.models.translation.stepping import Stepper
+from headway.models.translation import translate as translate_module
+from headway.models.translation.translate import StepRunner
 
 pytestmark = [
     pytest.mark.gpu,
@@ -83,10 +83,10 @@ def test_when_sources_leave_changes_nothing(monkeypatch):
     Scores are near and not equal, because products of other sizes are summed in another order.
     """
     model, (ids, mask) = model_of("shaw").double().cuda(), (part.cuda() for part in sources())
-    monkeypatch.setattr(search_module, "FEW", 0)
-    monkeypatch.setattr(search_module, "LOOK_EVERY", 1)
+    monkeypatch.setattr(translate_module, "SMALL_BATCH", 0)
+    monkeypatch.setattr(translate_module, "CHECK_EVERY", 1)
     early = model.translate(ids, mask, max_length_plus=3)
-    monkeypatch.setattr(search_module, "LOOK_EVERY", 1000)
+    monkeypatch.setattr(translate_module, "CHECK_EVERY", 1000)
     late = model.translate(ids, mask, max_length_plus=3)
     for (one,), (other,) in zip(early, late, strict=True):
         assert one.tokens == other.tokens
@@ -105,12 +105,12 @@ def test_weights_that_change_are_seen():
 def test_steps_are_captured():
     model, (ids, mask) = model_of("t5").cuda(), (part.cuda() for part in sources())
     seen = []
-    taken = Stepper.__call__
+    taken = StepRunner.__call__
     try:
-        Stepper.__call__ = lambda self, position: (taken(self, position), seen.append(self.graph is not None))
+        StepRunner.__call__ = lambda self, position: (taken(self, position), seen.append(self.graph is not None))
         model.translate(ids, mask, max_length_plus=3)
     finally:
-        Stepper.__call__ = taken
+        StepRunner.__call__ = taken
     assert sum(seen) > len(seen) / 2
 
 

@@ -21,16 +21,16 @@ class Stub:
     def __init__(self, sweeps, **options):
         pass
 
-    def do(self, number, pair):
+    def __call__(self, number, pair):
         Path(sys.argv[1], f"run-{pair[1]}").write_text(str(os.getpid()))
         time.sleep(600)
 
-workers.Worker, workers.steps_of = Stub, lambda config, data: 1  # in the processes of the pool, too
+workers.SweepRunner, workers.steps_of = Stub, lambda config, data: 1  # in worker processes, too
 
 if __name__ == "__main__":
     todo = [(0, (1e-3, seed)) for seed in range(6)]
     sweep = SimpleNamespace(config=None, data=None)
-    workers._together([sweep], todo, jobs=2, cpu=True, graphs=False, note=lambda *_: None)
+    list(workers.run_in_workers([sweep], todo, jobs=2, cpu=True, graphs=False))
 """
 
 

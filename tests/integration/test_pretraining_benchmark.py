@@ -5,11 +5,11 @@ import re
 import sys
 
 from benchmarks import pretraining, report
-from headway.bench.cost import CostConfig, CostTable, Measurement, Timing, measure
+from headway.bench.cost import CostConfig, CostTable, Measurement, Timing, rounds
 
 
 def test_it_prints_a_table_and_saves_the_numbers(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(measure.__globals__["TURN_SECONDS"], "cpu", 0.01)
+    monkeypatch.setitem(rounds.SECONDS_IN_A_ROW, "cpu", 0.01)
     monkeypatch.setattr(sys, "argv", ["pretraining", "--tiny", "--out", str(tmp_path)])
     pretraining.main()
     shown = capsys.readouterr().out
@@ -21,7 +21,7 @@ def test_it_prints_a_table_and_saves_the_numbers(tmp_path, monkeypatch, capsys):
     assert [row.row for row in table.measurements] == ["none", *pretraining.THEIRS, "diet-rel"]
     assert all(row.problem is None for row in table.measurements)
     diet = table.measurements[-1]
-    faster = [table.times_transformers(diet, "training", same_work=same).median for same in (False, True)]
+    faster = [table.speed_over_transformers(diet, "training", same_work=same).median for same in (False, True)]
     assert re.search(rf"diet-rel .* {faster[0]:.2f} +{faster[1]:.2f} *\n", shown)
 
 
@@ -46,7 +46,7 @@ def test_the_docs_show_the_newest_run_that_has_what_a_table_is_about(monkeypatch
     # 512 tokens in 1 s, 40 % of the peak rate; transformers as it comes takes 2 s, the head at few places 6 s
     assert none == "| none | 1 | 40 % | 2.00 | 6.00 |"
     assert head.count("|") == none.count("|")
-    assert "`transformers:compile=false:graphs=false` and `transformers:mask=false:head=masked` at n = 128" in caption
+    assert "`transformers:compile=false,graphs=false` and `transformers:mask=false,head=masked` at n = 128" in caption
     assert "within 10.0 %" in caption
     assert report.pretraining_over_none().splitlines()[2:4] == [
         "| none | 1.00 | 1.00 | 1.00 | 1.00 |",

@@ -13,11 +13,11 @@ from headway.bench.data import Shards, open_corpus
 BUILD = """
 import sys
 from headway.bench.data import build_shards, train_tokenizer
-from headway.bench.data.mlm import shard_writer
+from headway.bench.data.mlm import shard_build
 text, out = sys.argv[1:3]
 tokenizer = train_tokenizer("builtin:5", "word")
 if len(sys.argv) > 3:
-    shard_writer.BATCH = int(sys.argv[3])
+    shard_build.BATCH = int(sys.argv[3])
 print("ready", flush=True)
 build_shards(text, tokenizer, out, max_length=32, packed=True, validation=0.1, shard_tokens=4000)
 """

@@ -30,7 +30,7 @@ PLAN = textwrap.dedent(
     from headway.bench.study.plans.recipes import builtin_finetuning
     from headway.bench.study.plans.translation_tables import builtin_translation
     from headway.bench.tasks.finetune import Grid
-    from headway.bench.tasks.pretrain import ModelChoice, Optimisation, PretrainConfig, Rhythm, Text
+    from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig, Rhythm, Text
 
     SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 
@@ -51,7 +51,7 @@ PLAN = textwrap.dedent(
             ),
             baseline="none",
             pretrain=PretrainConfig(
-                model=ModelChoice(preset="tiny", changes=SIZES),
+                model=EncoderChoice(preset="tiny", changes=SIZES),
                 text=Text(corpus=("builtin:600",), length=32, validation=0.1, evaluation_rows=32),
                 optimisation=Optimisation(steps=STEPS, batch=8, learning_rate=3e-3),
                 rhythm=Rhythm(log=5, evaluate=1000, checkpoint=10),

@@ -18,12 +18,12 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from headway.bench.data.translation.cleaning import Rules
 from headway.bench.tasks.training import checkpoint
 from headway.bench.tasks.translate import (
-    ModelChoice,
     Optimisation,
     ParallelData,
     Rhythm,
     RunStopped,
     TranslateConfig,
+    TranslatorChoice,
     run,
 )
 
@@ -49,7 +49,7 @@ def data(tmp_path_factory):
 def tiny(data, *, model=None, seed=0, rhythm=None, save="average", **plan):
     """A configuration whose run takes a second or two."""
     return TranslateConfig(
-        model=ModelChoice(preset="tiny", encoding="diet-rel", changes={**SIZES, **(model or {})}),
+        model=TranslatorChoice(preset="tiny", encoding="diet-rel", changes={**SIZES, **(model or {})}),
         data=ParallelData(data=data, rules=Rules(max_tokens=48)),
         optimisation=Optimisation(
             **{"steps": STEPS, "tokens": 256, "step_tokens": 700, "warmup": 4, "learning_rate": 3e-3, **plan}

@@ -14,7 +14,7 @@ from headway.bench.data.translation.parallel import open_parallel
 from headway.bench.tasks.translate import (
     Translator,
 )
-from headway.cli.translate import translate as app
+from headway.cli import translation as app
 
 SIZES = {"encoder_layers": 1, "decoder_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 32}
 

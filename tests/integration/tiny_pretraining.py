@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from headway.bench.tasks.pretrain import ModelChoice, Optimisation, PretrainConfig, Rhythm, Text, run
+from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig, Rhythm, Text, run
 
 STEPS = 24
 TINY = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
@@ -19,7 +19,7 @@ def plan(**changes):
 
 def tiny(data, *, model=None, seed=0, rhythm=None, **changes):
     return PretrainConfig(
-        model=ModelChoice(preset="tiny", encoding="diet-rel", changes={**TINY, **(model or {})}),
+        model=EncoderChoice(preset="tiny", encoding="diet-rel", changes={**TINY, **(model or {})}),
         text=Text(data=data, length=32, evaluation_rows=48),
         optimisation=plan(**changes),
         rhythm=rhythm or Rhythm(log=4, evaluate=8, checkpoint=4),

@@ -32,13 +32,14 @@ class WorkerDied(RuntimeError):
 
     Args:
         status: its exit code, or the negative number of the signal that killed it.
+        request: what it was asked last.
     """
 
-    def __init__(self, status: int) -> None:
+    def __init__(self, status: int, request: Request = ()) -> None:
         how = f"was killed by signal {-status}" if status < 0 else f"ended with exit code {status}"
         hint = ", perhaps for lack of memory" if status == -signal.SIGKILL else ""
         super().__init__(f"its process {how}{hint}")
-        self.status = status
+        self.status, self.request = status, request
 
 
 class WorkerLate(RuntimeError):
@@ -83,10 +84,12 @@ class Worker:
         )
         self.process = context.Process(target=_serve, args=(setting, far_end))
         self.process.start()
+        self.request: Request = ()
         far_end.close()  # so that the connection ends with the process
 
     def ask(self, *request: Any) -> None:
         """Send a request; `answer` returns its answer."""
+        self.request = request
         with suppress(OSError):  # the process has ended: `answer` says how
             self.connection.send(request)
 
@@ -102,7 +105,7 @@ class Worker:
             answer = self.connection.recv()
         except (EOFError, ConnectionResetError):
             self.process.join()
-            raise WorkerDied(self.process.exitcode) from None
+            raise WorkerDied(self.process.exitcode, self.request) from None
         if isinstance(answer, _Failure):
             raise answer.error
         return answer
@@ -150,7 +153,7 @@ def ending(workers: Collection[Worker]) -> Iterator[None]:
 def wait_for(workers: Collection[Worker], seconds: float | None = None) -> list[Worker]:
     """Wait until workers have an answer or have ended, at most so many seconds, and return them."""
     waiting = {worker.connection: worker for worker in workers}
-    return [waiting[ready] for ready in wait(list(waiting), seconds)]  # type: ignore[index]
+    return [waiting[ready] for ready in wait(list(waiting), seconds)]
 
 
 def share_out(workers: Sequence[Worker], requests: Iterable[Request]) -> Iterator[tuple[Request, Any]]:

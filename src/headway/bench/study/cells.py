@@ -99,14 +99,14 @@ def _at_length(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell
 def _cost(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
     """Time over the baseline's, round by round; `value` is MODE or MODE/MODEL."""
     mode, _, model = column.value.partition("/")
-    baseline = plan.row(plan.baseline).contestant
+    baseline = str(plan.row(plan.baseline).position)
     values: dict[str, float] = {}
     expected = 1 if plan.cost is None else plan.cost.rounds
     for planned, result in finished:
         if planned.job.kind != "cost":
             continue
         timed = {each["row"]: each[mode] for each in result["measurements"] if not model or each["model"] == model}
-        own, other = timed.get(row.contestant), timed.get(baseline)
+        own, other = timed.get(str(row.position)), timed.get(baseline)
         if own is not None and other is not None:
             ratios = (a / b for a, b in zip(own["seconds"], other["seconds"], strict=False))
             values = {f"round {number}": column.scale * ratio for number, ratio in enumerate(ratios, 1)}

@@ -1,4 +1,4 @@
-"""From the results of jobs to results.json: all that a report is made of."""
+"""Collect the results of jobs into results.json, from which reports are made."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import asdict
 from statistics import fmean, median
 from typing import Any
 
+from headway.bench.claims.verdicts import apply_rule
+from headway.bench.statistics import LEVEL, Summary, compare
 from headway.bench.study.cells import Cell, cell, mean_cell
 from headway.bench.study.configs import plain
 from headway.bench.study.graph import Planned
 from headway.bench.study.plan import Claim, Column, Plan
 from headway.bench.study.runner import Progress
-from headway.bench.study.statistics import LEVEL, Summary, compare
 
 Cells = Mapping[tuple[str, str], Cell]  # by the names of row and column
 
@@ -26,10 +27,10 @@ def collected(
     command: str,
     places: Mapping[str, str | None],
 ) -> dict[str, Any]:
-    """Everything, of jobs that are done; cells whose jobs are not have no values.
+    """Collect everything from the jobs that are done; cells of other jobs have no values.
 
     Args:
-        places: where the jobs' folders (store) and what was kept of others (kept) are, from the folder of results.json.
+        places: paths of the jobs' folders (store) and of kept results (kept), relative to the folder of results.json.
     """
     finished = [(each, result) for each in planned if (result := progress[each.job.key].result) is not None]
     cells = _cells(plan, finished)
@@ -41,7 +42,7 @@ def collected(
             "collected": time.strftime("%Y-%m-%d %H:%M:%S"),
             "level": LEVEL,
         },
-        "rows": [{**asdict(row), "place": row.place, "contestant": row.contestant} for row in plan.rows],
+        "rows": [{**asdict(row), "place": row.place, "contestant": str(row.position)} for row in plan.rows],
         "columns": [asdict(column) for column in plan.columns],
         "cells": [_shown(plan, column, cells) for column in plan.columns],
         "claims": [_judged(claim, plan, cells) for claim in plan.claims],
@@ -72,7 +73,7 @@ def _cells(plan: Plan, finished: Sequence[tuple[Planned, Mapping[str, Any]]]) ->
 
 
 def _shown(plan: Plan, column: Column, cells: Cells) -> dict[str, dict[str, Any]]:
-    """A column's cells by row, each with its summary and its test against the baseline."""
+    """Return a column's cells by row, each with its summary and its test against the baseline."""
     own = {row.name: cells[row.name, column.name] for row in plan.rows}
     units = {name: _independent(plan, column, each.values) for name, each in own.items() if each.values}
     baseline = units.pop(plan.baseline, {})
@@ -92,9 +93,9 @@ def _shown(plan: Plan, column: Column, cells: Cells) -> dict[str, dict[str, Any]
 
 
 def _independent(plan: Plan, column: Column, values: Mapping[str, float]) -> Mapping[str, float]:
-    """What a test may take as pairs: runs fine-tuned from one pretrained model are one number, their mean.
+    """Average the runs that were fine-tuned from one pretrained model, for tests that need independent numbers.
 
-    They differ by its pretraining together, and say nothing of another's.
+    These runs share the luck of one pretraining, so they say nothing about how another would have done.
     """
     if plan.pretrain is None or column.source not in ("finetune", "mean"):
         return values
@@ -105,25 +106,29 @@ def _independent(plan: Plan, column: Column, values: Mapping[str, float]) -> Map
 
 
 def _judged(claim: Claim, plan: Plan, cells: Cells) -> dict[str, Any]:
-    """Whether the medians bear a claim out; None while a row is missing."""
+    """Judge a claim by the medians of its rows; `holds` is None while a row is missing.
+
+    The rule is that of `headway claims`, without an interval: a study shows its seeds' differences beside the verdict.
+    """
     column = next(column for column in plan.columns if column.name == claim.column)
     sign = 1.0 if column.higher else -1.0
 
-    def middle(rows: Sequence[str]) -> float | None:
+    def median_of(rows: Sequence[str]) -> float | None:
         found = [list(cells[row, claim.column].values.values()) for row in rows]
         return median(map(median, found)) if found and all(found) else None
 
-    better = middle(claim.better)
-    than = middle(claim.than) if claim.than else column.chance
+    better = median_of(claim.better)
+    than = median_of(claim.than) if claim.than else column.chance
     holds = None
     if better is not None and than is not None:
-        holds = sign * (better - than) >= claim.margin if claim.than else abs(better - than) <= claim.margin
-    spread = _differences(claim, column, cells)
-    return {**asdict(claim), "found": better, "compared": than, "holds": holds, "differences": spread}
+        kind = "alike" if not claim.than else "at least" if claim.margin < 0 else "above"
+        holds = apply_rule(kind, sign * (better - than), 0.0, abs(claim.margin)) == "supported"
+    differences = _differences(claim, column, cells)
+    return {**asdict(claim), "found": better, "compared": than, "holds": holds, "differences": differences}
 
 
 def _differences(claim: Claim, column: Column, cells: Cells) -> list[float]:
-    """The claim's difference seed by seed, of the seeds that all its rows have: how far seeds alone move it."""
+    """Return the claim's difference for each seed that all its rows have, which shows how far seeds alone move it."""
 
     def by_seed(rows: Sequence[str]) -> dict[str, float]:
         found = [cells[row, claim.column].values for row in rows]
@@ -150,7 +155,7 @@ def _pretraining(planned: Planned, result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_rounds(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The cost table: of every row its ratios, memory, FLOPs and parameters."""
+    """Shorten the cost table: keep ratios, memory, FLOPs and parameters of every row."""
     kept = ("row", "model", "length", "batch", "parameters", "problem", "ratios")
     rows = []
     for each in table["measurements"]:
@@ -165,7 +170,7 @@ def _without_rounds(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _baselines(finished: Sequence[tuple[Planned, Mapping[str, Any]]]) -> dict[str, Any]:
-    """What simple classifiers reach on each task; the same for all rows."""
+    """Return what simple classifiers reach on each task, which is the same for all rows."""
     return {each.task: result["baselines"] for each, result in finished if result.get("baselines")}
 
 

@@ -118,10 +118,9 @@ def _alike(job: Job) -> Any:
 
 
 def _published(task: str) -> int | None:
-    from headway.bench.data.transfer.task_data import task_set
+    from headway.bench.data.transfer.tasks import find_task
 
-    found = task_set(task)
-    return found.published.get(("train", found.languages[0]))
+    return find_task(task).train_size()
 
 
 def _asked(store: Store, key: str) -> Job:

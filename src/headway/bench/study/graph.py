@@ -9,7 +9,7 @@ from headway.bench.study.configs import plain
 from headway.bench.study.job import Job
 from headway.bench.study.plan import VOCABULARIES, Plan, Row
 from headway.bench.tasks.finetune import FinetuneConfig, Grid
-from headway.bench.tasks.pretrain import Optimisation, PretrainConfig
+from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig
 from headway.bench.tasks.translate import Optimisation as TranslateOptimisation
 from headway.bench.tasks.translate import TranslateConfig
 
@@ -65,7 +65,7 @@ def _text(config: PretrainConfig) -> Job:
 
 
 def _counted(config: FinetuneConfig) -> bool:
-    return config.task_set.kind != "spans"
+    return config.task_spec.kind != "spans"
 
 
 def _simple(config: FinetuneConfig) -> Job:
@@ -83,7 +83,7 @@ def _of_row(plan: Plan, row: Row, seed: int, text: Job) -> list[Planned]:
         config=plain(config),
         needs={"text": text.key},
         label=f"pretrain {row.name}{several}",
-        weights=weights(config.model.encoder()),
+        weights=weights(config.model.config()),
     )
     found = [Planned(job=first, row=row.name, seed=seed)]
     if seed not in plan.seeds:
@@ -110,15 +110,19 @@ def _of_row(plan: Plan, row: Row, seed: int, text: Job) -> list[Planned]:
 
 
 def _conversion(original: str, row: Row) -> Job:
-    """Wennberg and Henter (2021), Sec. 5: kernels begin with a fit to the pretrained model's own F_P."""
-    kept, *added = sorted(row.encoding.split("+"), key=lambda name: name != "learned")
+    """Convert a pretrained model to a row's encoding.
+
+    Kernels begin with a fit to the pretrained model's own F_P (Wennberg and Henter 2021, Sec. 5).
+    """
+    asked = row.position
+    kept, *added = sorted(asked.names, key=lambda name: name != "learned")
     if kept == "learned" and not added:
         change: dict[str, Any] = {}
     elif kept == "none":
-        change = {"to": "tisa", "mode": "replace", "kernels": 0, "start": "zero"}
+        change = {"to": "tisa:kernels=0", "mode": "replace", "start": "zero"}
     else:
-        mode, to = ("supplement", added[0]) if kept == "learned" else ("replace", kept)
-        change = {"to": to, "mode": mode, "start": "fit", **row.options}
+        mode, name = ("supplement", added[0]) if kept == "learned" else ("replace", kept)
+        change = {"to": str(replace(asked, name=name)), "mode": mode, "start": "fit"}
     return Job(kind="convert", config={"model": original, "change": change}, label=f"convert {row.name}", weights=8.5e7)
 
 
@@ -144,16 +148,18 @@ def weights(model: Any) -> float:
     return float(model.num_hidden_layers * (4 * width * width + 2 * width * inner))
 
 
-def pretrained_model(plan: Plan, row: Row) -> Any:
+def pretrained_model(plan: Plan, row: Row) -> EncoderChoice:
+    """Combine the recipe's model with the row's encoding; segments are the recipe's."""
     assert plan.pretrain is not None
     model = plan.pretrain.model
-    return row.model(preset=model.preset, segments=model.segments, changes=dict(model.changes))
+    encoding = replace(row.position, segments=model.choice.segments)
+    return replace(model, encoding=str(encoding), changes={**model.changes, **row.changes})
 
 
 def _finetuning(plan: Plan, row: Row, task: str, first: Job, several: str) -> list[Job]:
     """One sweep, or each of its runs as a job."""
     config = plan.finetune[task]
-    segments = row.segments if config.task_set.pair and plan.original is None else None
+    segments = row.choice.segments if config.task_spec.pair and plan.original is None else None
     config = replace(config, start=replace(config.start, segments=segments))
     grids = [Grid(rates=(rate,), seeds=(seed,)) for rate, seed in config.grid.runs] if plan.split else [config.grid]
     return [
@@ -177,33 +183,27 @@ def _translations(plan: Plan, task: str, config: TranslateConfig) -> list[Planne
     for row in plan.rows:
         for seed in plan.seeds:
             changes = {**config.model.changes, **row.changes}
-            model = replace(
-                config.model, encoding=row.encoding, sharing=row.sharing, options=dict(row.options), changes=changes
-            )
+            model = replace(config.model, encoding=str(row.position), changes=changes)
             job = Job(
                 kind="translate",
                 config=plain(replace(config, model=model, optimisation=_paced(config.optimisation, row), seed=seed)),
                 needs={"pairs": text.key},
                 label=f"{task}, {row.name}" + (f", seed {seed}" if len(plan.seeds) > 1 else ""),
-                weights=2 * weights(model.translation()),
+                weights=2 * weights(model.config()),
             )
             found.append(Planned(job=job, row=row.name, task=task, seed=seed))
     return found
 
 
 def _parameters(row: Row) -> Job:
-    model = {"encoding": row.encoding, "sharing": row.sharing, "encoding_options": dict(row.options)}
-    config = {
-        "preset": "bert-base",
-        "model": {**model, "segments": row.segments, **row.changes},
-        "vocabularies": VOCABULARIES,
-    }
+    model = {"encoding": row.encoding, **row.changes}
+    config = {"preset": "bert-base", "model": model, "vocabularies": VOCABULARIES}
     return Job(kind="parameters", config=config, label=f"parameters of {row.name}")
 
 
 def _cost(plan: Plan) -> Job:
     assert plan.cost is not None
-    rows = tuple(row.contestant for row in plan.rows if not row.changes)
-    baseline = plan.row(plan.baseline).contestant
+    rows = tuple(str(row.position) for row in plan.rows if not row.changes)
+    baseline = str(plan.row(plan.baseline).position)
     config = replace(plan.cost, encodings=rows, baseline=baseline)
     return Job(kind="cost", config=plain(config), label="cost of all rows", alone=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from headway.bench.processes import end_with_parent
 from headway.bench.study.kept import read_kept
+from headway.encodings import EncodingChoice
 from headway.storage import config_hash, exclusive, read_json, remove_leftovers, write_json
 
 MADE = ("text", "pairs")  # kinds of jobs that make what others are trained on
@@ -42,8 +43,42 @@ class Job:
     @property
     def key(self) -> str:
         """KIND-HASH; equal for equal work, in whatever study."""
-        asked = {"kind": self.kind, "config": self.config, "needs": self.needs, "format": FORMAT}
+        asked = {"kind": self.kind, "config": _as_hashed(self.config), "needs": self.needs, "format": FORMAT}
         return f"{self.kind}-{config_hash(asked)}"
+
+
+def _as_hashed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Write encodings as jobs did when the committed results were made, so that the keys of these stay valid.
+
+    Then an encoding was not one text: models had `encoding`, `options` (`encoding_options` where parameters were
+    counted), `sharing` and, if they had any, `segments`; conversions had options beside `to`; and rows of a table of
+    costs separated options by colons, `sharing` first. Nothing is run in this form.
+    """
+    found = dict(config)
+    if isinstance(model := found.get("model"), Mapping):
+        counted = "vocabularies" in found
+        choice = EncodingChoice.parse(model["encoding"])
+        found["model"] = {
+            **model,
+            "encoding": choice.name,
+            "sharing": choice.sharing,
+            "encoding_options" if counted else "options": choice.options,
+            **({} if choice.segments is None else {"segments": choice.segments}),
+        }
+    if found.get("change"):
+        choice = EncodingChoice.parse(found["change"]["to"])
+        sharing = {} if choice.sharing is None else {"sharing": choice.sharing}
+        found["change"] = {**found["change"], "to": choice.name, **choice.options, **sharing}
+    if "encodings" in found:
+        found["encodings"] = [_row_as_hashed(text) for text in found["encodings"]]
+        found["baseline"] = _row_as_hashed(found["baseline"])
+    return found
+
+
+def _row_as_hashed(text: str) -> str:
+    choice = EncodingChoice.parse(text)
+    said = {"sharing": choice.sharing, **choice.options, "segments": choice.segments}
+    return ":".join([choice.name, *(f"{name}={value}" for name, value in said.items() if value is not None)])
 
 
 class Unreadable(ValueError):
@@ -68,8 +103,9 @@ class Store:
     def ask(self, job: Job) -> Path:
         """Write down what is asked, where it is not."""
         folder = self.folder(job.key)
-        if not (folder / "job.json").is_file():
-            write_json(folder / "job.json", {"key": job.key, **asdict(job)})
+        asked = {"key": job.key, **asdict(job)}
+        if not (folder / "job.json").is_file() or read_json(folder / "job.json")["config"] != asked["config"]:
+            write_json(folder / "job.json", asked)  # again where it was written before its configuration's form changed
         return folder
 
     def is_here(self, key: str) -> bool:

@@ -22,12 +22,12 @@ SHOWN_OFFSETS = 32  # to either side, of the curves in a result
 def text(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     """A tokenizer, and the corpus cut into rows; the same for every encoding."""
     from headway.bench.study.configs import restored
-    from headway.bench.tasks.pretrain import ModelChoice, Optimisation, PretrainConfig, Text
+    from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig, Text
     from headway.bench.tasks.pretrain.text import prepared
     from headway.bench.tasks.training.processes import Processes
 
     asked = PretrainConfig(
-        model=ModelChoice(encoding="none"),
+        model=EncoderChoice(encoding="none"),
         text=restored(Text, config),
         optimisation=Optimisation(steps=1, batch=1, learning_rate=1.0, compile=False),
     )
@@ -103,11 +103,11 @@ def pairs(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     """A vocabulary, and parallel text as tokens; the same for every encoding."""
     from headway.bench.study.configs import restored
     from headway.bench.tasks.training.processes import Processes
-    from headway.bench.tasks.translate import ModelChoice, Optimisation, ParallelData, TranslateConfig
+    from headway.bench.tasks.translate import Optimisation, ParallelData, TranslateConfig, TranslatorChoice
     from headway.bench.tasks.translate.data import prepared
 
     asked = TranslateConfig(
-        model=ModelChoice(encoding="none"), data=restored(ParallelData, config), optimisation=Optimisation(steps=1)
+        model=TranslatorChoice(encoding="none"), data=restored(ParallelData, config), optimisation=Optimisation(steps=1)
     )
     made = prepared(asked, folder / "data", Processes(cpu=True), show=False)
     counts = {"words": len(made.tokenizer), "rows": len(made.training.pairs)}

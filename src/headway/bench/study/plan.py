@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from headway.bench.cost import CostConfig
-from headway.bench.data.transfer.task_data import task_set
+from headway.bench.data.transfer.tasks import find_task
 from headway.bench.tasks import pretrain, translate
 from headway.bench.tasks.finetune import FinetuneConfig
 from headway.bench.tasks.finetune.trial import RunResult
-from headway.bench.tasks.pretrain import ModelChoice, PretrainConfig
+from headway.bench.tasks.pretrain import EncoderChoice, PretrainConfig
 from headway.bench.tasks.translate import TranslateConfig
-from headway.encodings import ENCODINGS
+from headway.encodings import EncodingChoice
 
 SOURCES = ("pretrain", "lengths", "finetune", "translate", "cost", "parameters", "mean")
 VOCABULARIES = {"English": 30_522, "multilingual": 120_000}  # Chen et al. (2021b), Table 6; see models.parameters
@@ -25,44 +25,39 @@ class Row:
     """An encoding with its choices.
 
     Args:
-        sharing, options: see `headway.encoding`.
-        segments: how pairs take them in fine-tuning; none for encodings that are compared on single texts alone.
-        changes: anything else of the model, such as attention="linformer".
+        encoding: NAME[:OPTION=VALUE,...], see `headway.encodings.EncodingChoice`. Its segments are those that pairs get
+            in fine-tuning, per-head unless it names others; pretraining and translation go by their recipes.
+        changes: other settings of the model, such as attention="linformer".
         position_rate: what pretraining multiplies the learning rate of the encoding's parameters by.
         published: a paper's figures by the names of columns, in the columns' units.
     """
 
     name: str
     encoding: str
-    sharing: str | None = None
-    segments: str = "per-head"
-    options: Mapping[str, Any] = field(default_factory=dict)
     changes: Mapping[str, Any] = field(default_factory=dict)
     position_rate: float = 1.0
     published: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.model(preset="bert-base")
+        choice = EncodingChoice.parse(self.encoding)
+        object.__setattr__(self, "encoding", str(replace(choice, segments=choice.segments or "per-head")))
+        EncoderChoice(preset="bert-base", encoding=self.encoding, changes=self.changes)  # raises where they are wrong
 
-    def model(self, **rest: Any) -> ModelChoice:
-        """The row's encoder; raises, and lists the names, where the encoding is unknown."""
-        changes = {**rest.pop("changes", {}), **self.changes}
-        return ModelChoice(
-            encoding=self.encoding, sharing=self.sharing, options=dict(self.options), changes=changes, **rest
-        )
+    @property
+    def choice(self) -> EncodingChoice:
+        """The encoding with all its options, and the segments of pairs."""
+        return EncodingChoice.parse(self.encoding)
+
+    @property
+    def position(self) -> EncodingChoice:
+        """The encoding of positions alone, without segments."""
+        return replace(self.choice, segments=None)
 
     @property
     def place(self) -> str:
         """Where position goes: nowhere, input, per-head, or both."""
-        kinds = [ENCODINGS[part] for part in self.encoding.split("+")]
-        places = {PLACES[place] for kind in kinds for place in kind.places}
+        places = {PLACES[place] for kind in self.choice.kinds for place in kind.places}
         return " and ".join(sorted(places)) or "nowhere"
-
-    @property
-    def contestant(self) -> str:
-        """The row as `headway.bench.cost` writes it, without segments, which are the same for all its rows."""
-        choices = {"sharing": self.sharing, **self.options}
-        return ":".join([self.encoding, *(f"{name}={value}" for name, value in choices.items() if value is not None)])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -213,7 +208,7 @@ class Plan:
                 return
             if len(rest) != (2 if first == "transfer" else 1):
                 raise ValueError(f"{what}: expected score, SPLIT/METRIC or transfer/DATA/METRIC, got {column.value!r}.")
-            asked = task_set(rest[0]) if first == "transfer" else self.finetune[column.task].task_set
+            asked = find_task(rest[0]) if first == "transfer" else self.finetune[column.task].task_spec
             _known(what, rest[-1:], ("score", *asked.metrics))
 
     def pretrained(self, row: Row) -> tuple[int, ...]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from headway.encodings import Encoding, encoding
+from headway.encodings import Dimensions, Encoding, EncodingChoice
+from headway.encodings.choice import with_one_encoding
 from headway.pretrained.conversion.families import FAMILIES
 
 MODES = ("supplement", "replace")
@@ -21,18 +22,21 @@ class Conversion:
     scores. "replace" is Eq. (4b): one row, the same for every position, takes the place of their table.
     """
 
-    encoding: str
+    encoding: str  # NAME[:OPTION=VALUE,...], see `EncodingChoice`
     mode: str
     max_length: int  # longest text of training; the limit of encodings that do not extend
-    sharing: str | None = None
-    options: dict[str, Any] = field(default_factory=dict)
     meets_keys: bool = False  # whether keys meet Shaw's table too (relative_key_query)
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ValueError(f"mode: expected one of {', '.join(MODES)}, got {self.mode!r}.")
-        if self.encoding not in (*BIASES, SHAW):
-            raise ValueError(f"to: expected one of {', '.join(BIASES)}, got {self.encoding!r}.")
+        if self.choice.name not in (*BIASES, SHAW):
+            raise ValueError(f"to: expected one of {', '.join(BIASES)}, got {self.choice.name!r}.")
+
+    @property
+    def choice(self) -> EncodingChoice:
+        """The encoding with all its options."""
+        return EncodingChoice.parse(self.encoding)
 
     @property
     def replaces(self) -> bool:
@@ -43,25 +47,19 @@ class Conversion:
 
     @classmethod
     def of(cls, config: Any) -> Conversion:
-        """That of a converted model's configuration."""
+        """Read the conversion from a converted model's configuration."""
         given = config.position_bias
         if given is None:
             raise ValueError(
                 f"config: expected position_bias, which says what is added to the scores, got none in "
                 f"{type(config).__name__}. Make converted models with headway.convert; load them with from_pretrained."
             )
-        return cls(**given)
+        return cls(**with_one_encoding(given))
 
     def build(self, config: Any, layers: int) -> Encoding:
-        """The encoding for a model's sizes."""
+        """Build the encoding for a model's sizes."""
         family = FAMILIES[config.source_type]
         heads = getattr(config, family.heads)
-        return encoding(
-            self.encoding,
-            num_layers=layers,
-            num_heads=heads,
-            head_dim=getattr(config, family.width) // heads,
-            max_length=self.max_length,
-            sharing=self.sharing,
-            **self.options,
-        )
+        head_dim = getattr(config, family.width) // heads
+        dims = Dimensions(num_layers=layers, num_heads=heads, head_dim=head_dim, max_length=self.max_length)
+        return self.choice.build(dims)

@@ -7,17 +7,15 @@ from typing import Any
 
 from torch import Tensor
 
-from headway.encodings import ENCODINGS
+from headway.encodings import ENCODINGS, EncodingChoice
 from headway.pretrained.conversion.conversion import Conversion
 from headway.pretrained.conversion.converted import Converted, has_pooler
 from headway.pretrained.conversion.families import FAMILIES
 from headway.pretrained.conversion.registry import CONFIGS, converted_class
 
 
-def planned(
-    model: Any, to: str, mode: str, sharing: str | None, max_length: int | None, options: dict[str, Any]
-) -> Conversion:
-    """What is to be done, checked."""
+def planned(model: Any, to: EncodingChoice, mode: str, max_length: int | None) -> Conversion:
+    """Check what is asked, and fill in what the model decides."""
     config = model.config
     if getattr(config, "is_decoder", False):
         raise NotImplementedError(
@@ -35,15 +33,9 @@ def planned(
             f"max_length: expected at most {own}, the model's positions, which stay in mode 'supplement', got "
             f"{max_length}. Use mode='replace' for longer texts."
         )
-    if sharing is None and ENCODINGS[to].default_sharing is not None:
-        sharing = "none"
-    return Conversion(
-        encoding=to,
-        mode=mode,
-        sharing=sharing,
-        max_length=own if max_length is None else max_length,
-        options=options,
-    )
+    if to.sharing is None and ENCODINGS[to.name].default_sharing is not None:
+        to = replace(to, sharing="none")
+    return Conversion(encoding=str(to), mode=mode, max_length=own if max_length is None else max_length)
 
 
 def operated(model: Any, conversion: Conversion) -> Converted:

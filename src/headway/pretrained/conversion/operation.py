@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from headway.pretrained.analysis.loading import load_tokenizer, revision_of
 from headway.pretrained.conversion.closeness import Closeness, compare
@@ -22,26 +21,15 @@ class ConvertConfig:
     """What to convert, and how; see `headway.pretrained.conversion.convert`."""
 
     model: str
-    to: str
+    to: str  # NAME[:OPTION=VALUE,...], such as tisa:kernels=3; see `headway.encodings.EncodingChoice`
     out: str
     revision: str | None = None  # of a model on the Hub: a branch, tag or commit
     mode: str = "supplement"
-    kernels: int | None = None
-    rank: int | None = None
-    buckets: int | None = None
-    max_distance: int | None = None
-    sharing: str | None = None
     max_length: int | None = None
     start: str | None = None
     text: str | None = None  # a file: its first half to fit on, its second to compare on
     lengths: tuple[int, ...] = ()
     seed: int = 0
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What `convert` takes."""
-        others = ("model", "to", "out", "revision", "text", "lengths")
-        return {name: value for name, value in asdict(self).items() if name not in others}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +63,16 @@ def run(config: ConvertConfig, *, tell: Callable[[str], None] = lambda message: 
             f"Leave --lengths out."
         )
     tell(f"converting to {config.to}")
-    converted = convert(original, config.to, tokenizer=tokenizer, texts=to_fit, **config.options)
+    converted = convert(
+        original,
+        config.to,
+        mode=config.mode,
+        max_length=config.max_length,
+        start=config.start,
+        tokenizer=tokenizer,
+        texts=to_fit,
+        seed=config.seed,
+    )
     _check_room(config.lengths, longest(original), longest(converted))
     closeness, losses = None, {}
     if to_compare is not None:

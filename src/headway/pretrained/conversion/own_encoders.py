@@ -6,19 +6,18 @@ configuration can be done; anything else is refused.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from headway.encodings import ENCODINGS, Encoding, SegmentInput, Together, option_names
+from headway.encodings import ENCODINGS, EncodingChoice, SegmentInput, Together, option_names, parts_of
 from headway.pretrained.conversion.conversion import Conversion
 
 
-def planned(
-    model: Any, to: str, mode: str, sharing: str | None, max_length: int | None, options: dict[str, Any]
-) -> Conversion:
-    """What is to be done, checked."""
+def planned(model: Any, to: EncodingChoice, mode: str, max_length: int | None) -> Conversion:
+    """Check what is asked, and fill in what the model decides."""
     config = model.config
     if config.attention != "full":
         raise NotImplementedError(
@@ -31,35 +30,30 @@ def planned(
             f"max_length: expected {own}, the model's positions, which stay in mode 'supplement', got {max_length}. "
             f"Use mode='replace' for other lengths."
         )
-    conversion = Conversion(
-        encoding=to,
-        mode=mode,
-        sharing=_sharing(model, to, mode, sharing),
-        max_length=own if max_length is None else max_length,
-        options=_options(model, mode, options),
-    )
+    _check_options(model, mode, to)
+    to = replace(to, sharing=_sharing(model, to, mode))
+    conversion = Conversion(encoding=str(to), mode=mode, max_length=own if max_length is None else max_length)
     if conversion.replaces:
         check_positions_alone(model)
     return conversion
 
 
 def operated(model: Any, conversion: Conversion) -> Any:
-    """The converted model, its new encoding as drawn."""
-    old = [] if conversion.replaces else [model.config.encoding]
-    return _rebuilt(
-        model,
-        encoding="+".join([*old, conversion.encoding]),
-        sharing=conversion.sharing,
-        encoding_options=conversion.options,
-        max_position_embeddings=conversion.max_length,
-    )
+    """Make the converted model, its new encoding as drawn."""
+    own, added = model.config.choice, conversion.choice
+    name, options = added.name, added.options
+    if not conversion.replaces:
+        name, options = f"{own.name}+{name}", {**own.options, **options}
+    choice = EncodingChoice(name, options, sharing=added.sharing, segments=own.segments)
+    return _rebuilt(model, choice, max_position_embeddings=conversion.max_length)
 
 
 def without_positions(model: Any, conversion: Conversion) -> Any:
-    """The model with its positions taken out."""
+    """Make the model with its positions taken out."""
     check_positions_alone(model)
-    shares = model.base_model.segments is not None and model.base_model.segments.default_sharing is not None
-    return _rebuilt(model, encoding="none", sharing=model.config.sharing if shares else None, encoding_options={})
+    own, segments = model.config.choice, model.base_model.segments
+    shares = segments is not None and segments.default_sharing is not None
+    return _rebuilt(model, EncodingChoice("none", sharing=own.sharing if shares else None, segments=own.segments))
 
 
 def positions(model: Any) -> int:
@@ -74,7 +68,7 @@ def removed(model: Any) -> int:
 
 def check_positions_alone(model: Any) -> None:
     """Raise for an encoding that does something else than add to the input or to the scores."""
-    for part in _parts(model.base_model.encoding):
+    for part in parts_of(model.base_model.encoding):
         if part.meets_query or set(part.places) - {"input", "scores"}:
             does = "meets the words' queries" if part.meets_query else f"acts on {' and '.join(part.places)}"
             raise NotImplementedError(
@@ -83,19 +77,19 @@ def check_positions_alone(model: Any) -> None:
             )
 
 
-def _rebuilt(model: Any, **changes: Any) -> Any:
-    """A copy with another encoding; where the old one is part of it, its parameters stay.
+def _rebuilt(model: Any, choice: EncodingChoice, **changes: Any) -> Any:
+    """Copy the model with another encoding; where the old one is part of it, its parameters stay.
 
     What an old encoding that is gone added to the input goes on there as its mean, which says nothing of position: in
     the segments' table or, without one, in the embeddings of all words. Where these are also the output's, all words'
     scores there change by one number, which the softmax does not see.
     """
     config, base = model.config, model.base_model
-    changed = type(config).from_dict({**config.to_dict(), **changes})
+    changed = type(config).from_dict({**config.to_dict(), "encoding": str(choice), **changes})
     options = {"add_pooling_layer": False} if base is model and base.pooler is None else {}
     converted = type(model)(changed, **options).to(model.device, model.dtype)
     prefix = "" if base is model else f"{model.base_model_prefix}."
-    stays = changed.encoding.startswith(f"{config.encoding}+")
+    stays = choice.name.startswith(f"{config.choice.name}+")
     lost, unknown = converted.load_state_dict(_state(model, f"{prefix}encoding.", stays), strict=False)
     wrong = [*unknown, *(name for name in lost if not name.startswith(f"{prefix}encoding."))]
     assert not wrong, f"a converted model has the weights of its original, got {wrong}"
@@ -139,21 +133,18 @@ def _keep_scale(old: Any, new: Any) -> None:
                 part[: old.config.hidden_size] *= ratio
 
 
-def _parts(encoding: Encoding) -> list[Any]:
-    return list(encoding.parts) if isinstance(encoding, Together) else [encoding]
-
-
 def _staying(model: Any, mode: str) -> list[Any]:
-    """The encodings that the converted model keeps; those of positions first."""
+    """List the encodings that the converted model keeps; those of positions first."""
     base = model.base_model
-    return [*(_parts(base.encoding) if mode == "supplement" else []), *([base.segments] if base.segments else [])]
+    return [*(parts_of(base.encoding) if mode == "supplement" else []), *parts_of(base.segments)]
 
 
-def _sharing(model: Any, to: str, mode: str, asked: str | None) -> str | None:
-    """The sharing of the whole configuration: it holds for all that has parameters per head."""
-    own: str | None = model.config.sharing
+def _sharing(model: Any, to: EncodingChoice, mode: str) -> str | None:
+    """Choose the sharing of the whole encoder: it holds for all that has parameters per head."""
+    own: str | None = model.config.choice.sharing
+    asked = to.sharing
     others = {part.name: part.sharing for part in _staying(model, mode) if part.default_sharing is not None}
-    if ENCODINGS[to].default_sharing is None and asked is None:
+    if ENCODINGS[to.name].default_sharing is None and asked is None:
         return own if others else None
     wanted = asked or "none"
     if set(others.values()) <= {wanted}:
@@ -167,15 +158,12 @@ def _sharing(model: Any, to: str, mode: str, asked: str | None) -> str | None:
     )
 
 
-def _options(model: Any, mode: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The options of what stays, and those that were given: an encoder has one value of each for all."""
-    staying = [part for part in _staying(model, mode) if part.name in ENCODINGS]
-    for name, value in given.items():
-        for part in staying:
-            if name in option_names(type(part)) and getattr(part, name) != value:
+def _check_options(model: Any, mode: str, to: EncodingChoice) -> None:
+    """Raise where an encoding that stays has another value of an option: an encoder has one value of each for all."""
+    for name, value in to.options.items():
+        for part in _staying(model, mode):
+            if part.name in ENCODINGS and name in option_names(type(part)) and getattr(part, name) != value:
                 raise ValueError(
                     f"{name}: expected {getattr(part, name)}, that of {part.name}, which stays and has the same "
                     f"option, got {value}. Leave it out, or use mode='replace'."
                 )
-    known = {name for part in staying for name in option_names(type(part))}
-    return {**{name: value for name, value in model.config.encoding_options.items() if name in known}, **given}

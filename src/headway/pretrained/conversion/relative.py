@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig
 
+from headway.encodings import EncodingChoice
 from headway.pretrained.analysis.loading import check_folder
 from headway.pretrained.conversion.conversion import SHAW, Conversion
 from headway.pretrained.conversion.converted import Converted
@@ -48,11 +49,9 @@ def load_relative(folder: str) -> Converted:
     kind = _checked(config)
     state = _weights(path)
     conversion = Conversion(
-        encoding=SHAW,
+        encoding=str(EncodingChoice(SHAW, {"clip": None, "keys": True, "values": False}, sharing="head")),
         mode="replace",
         max_length=config.max_position_embeddings,
-        sharing="head",
-        options={"clip": None, "keys": True, "values": False},
         meets_keys=config.position_embedding_type == "relative_key_query",
     )
     settings = {

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headway.encodings import ENCODINGS, option_names
+from headway.encodings import EncodingChoice
 from headway.pretrained.conversion import hugging_face, own_encoders
 from headway.pretrained.conversion.conversion import BIASES
 from headway.pretrained.conversion.converted import encoding_of
@@ -19,7 +19,7 @@ from headway.pretrained.conversion.registry import converted_class
 from headway.pretrained.conversion.samples import rows_of_text, rows_of_words
 
 STARTS = ("fit", "zero", "random")
-OPTIONS = {"kernels": "tisa", "rank": "diet-abs", "buckets": "t5", "max_distance": "t5"}
+OPTIONS = ("kernels", "rank", "buckets", "max_distance")  # of encodings, as far as a conversion may choose them
 LONGEST_SAMPLE = 512  # tokens of the texts that F_P is measured on
 
 
@@ -28,11 +28,6 @@ def convert(
     to: str,
     *,
     mode: str = "supplement",
-    kernels: int | None = None,
-    rank: int | None = None,
-    buckets: int | None = None,
-    max_distance: int | None = None,
-    sharing: str | None = None,
     max_length: int | None = None,
     start: str | None = None,
     tokenizer: Any = None,
@@ -54,15 +49,12 @@ def convert(
         model: a BERT, RoBERTa, XLM-R, CamemBERT, ALBERT, DistilBERT or ELECTRA model, or one of headway's own encoders,
             with any head or none. It is not changed. Of the former comes a `Converted`; of the latter an
             encoder of the same class, whose configuration names the encoding: "learned+tisa", or "tisa".
-        to: tisa, diet-rel, diet-abs, t5 or alibi.
+        to: tisa, diet-rel, diet-abs, t5 or alibi, with or without options: "tisa:kernels=3", "diet-abs:rank=64",
+            "t5:buckets=16,max_distance=64,sharing=layer". Unless it says so, nothing is shared, also where the
+            encoding's own default is another, because heads and layers of pretrained models differ. ALBERT's layers,
+            which share everything else, then have biases of their own; with sharing=layer they share that too.
+            headway's encoders have one sharing for all encodings: where one that stays shares, so does the new one.
         mode: supplement or replace.
-        kernels: of TISA; 5 unless given.
-        rank: of DIET-ABS; the head width unless given.
-        buckets, max_distance: of T5; 32 and 128 unless given.
-        sharing: none, head or layer; none unless given, also where the encoding's own default is another, because heads
-            and layers of pretrained models differ. ALBERT's layers, which share everything else, then have biases of
-            their own; with layer they share that too. headway's encoders have one sharing for all encodings: where
-            one that stays shares, so does the new one.
         max_length: longest text that the model is for; its own number of positions unless given. More needs "replace".
             DIET-ABS has no bias beyond it; of the others it is no limit, but what tokenizers and training are told.
             A fit knows nothing of positions beyond it: give it where a model's last positions were hardly trained.
@@ -72,14 +64,13 @@ def convert(
             at random, between the tokenizer's special tokens; without a tokenizer, on words alone.
         seed: of the words drawn, and of a random start.
     """
-    given = {"kernels": kernels, "rank": rank, "buckets": buckets, "max_distance": max_distance}
-    options = _options(to, given)
+    choice = _checked(to)
     room = room_of(model)
     _check_finite(model)
     if max_length is not None and max_length < 1:
         raise ValueError(f"max_length: expected a whole number of at least 1, got {max_length}.")
-    conversion = room.planned(model, to, mode, sharing, max_length, options)
-    start = _start(to, mode, start)
+    conversion = room.planned(model, choice, mode, max_length)
+    start = _start(choice.name, mode, start)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         converted: PreTrainedModel = room.operated(model, conversion)
@@ -106,17 +97,17 @@ def room_of(model: Any) -> ModuleType:
     return hugging_face
 
 
-def _options(to: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given, checked to be the encoding's."""
-    options = {name: value for name, value in given.items() if value is not None}
-    if to not in BIASES:
+def _checked(to: str) -> EncodingChoice:
+    """Read the encoding, and raise where a conversion cannot make it."""
+    if to.partition(":")[0].strip() not in BIASES:
         raise ValueError(f"to: expected one of {', '.join(BIASES)}, got {to!r}.")
-    for name in options:
-        if name not in option_names(ENCODINGS[to]):
-            raise ValueError(
-                f"{name}: expected none given, because it is an option of {OPTIONS[name]}, got {name} for {to}."
-            )
-    return options
+    choice = EncodingChoice.parse(to)
+    if choice.segments is not None:
+        raise ValueError(f"to: expected no segments, which stay as they are, got segments={choice.segments}.")
+    for name in choice.options:
+        if name not in OPTIONS:
+            raise ValueError(f"to: expected options among {', '.join(OPTIONS)} and sharing, got {name}.")
+    return choice
 
 
 def _check_finite(model: Any) -> None:

@@ -11,7 +11,7 @@ from statistics import fmean
 import pytest
 
 from headway.bench.cost import CostConfig
-from headway.bench.data.transfer.task_data import Reference
+from headway.bench.data.transfer.tasks import TaskData, find_task
 from headway.bench.study.graph import jobs
 from headway.bench.study.job import Store
 from headway.bench.study.plan import Column, Plan, Row
@@ -360,8 +360,8 @@ def test_xtreme_on_one_gpu_asks_training_questions_of_tydiqa_where_the_others_ha
         tydiqa(other, "train", language, "three")
     questions = find_plan("xtreme", "gpu", str(other)).finetune["squad"]
     assert questions.data.train == (f"{other}/xtreme/squad", f"tydiqa={other}/xtreme/tydiqa")
-    assert [(each.name, each.split) for each in questions.training] == [("squad", "train"), ("tydiqa", "train")]
-    assert questions.transferring[-1] == Reference("tydiqa", "train", f"{other}/xtreme/tydiqa", ("ko",))
+    assert [(each.task.name, each.split) for each in questions.training] == [("squad", "train"), ("tydiqa", "train")]
+    assert questions.transferring[-1] == TaskData(find_task("tydiqa"), "train", f"{other}/xtreme/tydiqa", ("ko",))
     assert find_plan("xtreme", "gpu", data).finetune["squad"].transferring[-1].split == "dev"
 
 

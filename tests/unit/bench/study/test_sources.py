@@ -13,12 +13,11 @@ from headway.bench.study.plan import Column, Plan, Row
 from headway.bench.study.study import Study
 from headway.bench.tasks.finetune import Data, Start
 from headway.bench.tasks.finetune.recipes import quick
-from headway.bench.tasks.pretrain import ModelChoice, Optimisation, PretrainConfig, Text
+from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig, Text
 from headway.bench.tasks.pretrain.text import fingerprints
 from headway.bench.tasks.training.preparing import is_changed
-from headway.bench.tasks.translate import ModelChoice as TranslationChoice
 from headway.bench.tasks.translate import Optimisation as TranslationOptimisation
-from headway.bench.tasks.translate import ParallelData, TranslateConfig
+from headway.bench.tasks.translate import ParallelData, TranslateConfig, TranslatorChoice
 from headway.storage import write_json
 
 LINES = [f"the {animal} sees the {thing}" for animal in ("cat", "dog", "bird") for thing in ("house", "tree", "sea")]
@@ -27,7 +26,7 @@ LINES = [f"the {animal} sees the {thing}" for animal in ("cat", "dog", "bird") f
 def of_text(folder):
     (folder / "corpus.txt").write_text("\n\n".join(f"{n} {line}" for n, line in enumerate(LINES * 20)))
     pretrain = PretrainConfig(
-        model=ModelChoice(preset="tiny"),
+        model=EncoderChoice(preset="tiny"),
         text=Text(corpus=(str(folder / "corpus.txt"),), length=16, vocab_size=45, validation=0.2),
         optimisation=Optimisation(steps=1, batch=2, learning_rate=1e-3),
     )
@@ -38,7 +37,7 @@ def of_pairs(folder):
     (folder / "corpus.txt").write_text("\n".join(f"{n} {line}\t{line} {n}" for n, line in enumerate(LINES * 20)))
     (folder / "corpus.txt").rename(folder / "corpus.tsv")
     config = TranslateConfig(
-        model=TranslationChoice(encoding="none"),
+        model=TranslatorChoice(encoding="none"),
         data=ParallelData(source=str(folder / "corpus.tsv"), vocab_size=280, held_out=0.2),
         optimisation=TranslationOptimisation(steps=1),
     )
@@ -54,7 +53,7 @@ def of_tasks(folder):
     source = f"sst2@dev={folder / 'corpus.tsv'}"
     config = quick("sst2", Start(model="m"), Data(train=(source,), dev=(source,)))
     pretrain = PretrainConfig(
-        model=ModelChoice(preset="tiny"),
+        model=EncoderChoice(preset="tiny"),
         text=Text(corpus=("builtin:100",)),
         optimisation=Optimisation(steps=1, batch=2, learning_rate=1e-3),
     )

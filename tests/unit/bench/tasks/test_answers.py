@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.bench.data.transfer.examples import Answer, Question
+from headway.bench.data.transfer.spec import Answer, Question
 from headway.bench.tasks.finetune.answers import (
     answer_scores,
     exact_match,

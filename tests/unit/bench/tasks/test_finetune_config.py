@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from headway.bench.data.transfer.task_data import TASK_SETS
+from headway.bench.data.transfer.tasks import TASKS
 from headway.bench.study.configs import plain, restored
 from headway.bench.tasks.finetune.config import Data, Grid, Protocol, Spans, Start
 from headway.bench.tasks.finetune.recipes import full, quick, recipe
@@ -30,26 +30,26 @@ def test_the_full_grid_is_the_papers():
     assert (many.protocol.epochs, many.protocol.length) == (3, 512)
 
 
-@pytest.mark.parametrize("task", [name for name, task in TASK_SETS.items() if "train" in task.splits])
+@pytest.mark.parametrize("task", [name for name, task in TASKS.items() if "train" in task.splits])
 def test_recipes_know_every_task(task):
     for make, runs in ((full, (15, 20)), (quick, (3,))):
         asked = make(task, Start(model="m"), Data(train=("x",), dev=("x",)))
         assert len(asked.grid.runs) in runs
         room = asked.protocol.length - asked.spans.max_question - 3
-        assert asked.task_set.kind != "spans" or asked.spans.overlap < room
+        assert asked.task_spec.kind != "spans" or asked.spans.overlap < room
 
 
 def test_references_are_filled_in():
     asked = config("mnli", train=("glue", "snli=s"), transfer=("xnli=x", "diagnostic=glue"), predict=("glue",))
-    assert [(each.name, each.split, each.source) for each in asked.training] == [
+    assert [(each.task.name, each.split, each.source) for each in asked.training] == [
         ("mnli", "train", "glue"),
         ("snli", "train", "s"),
     ]
-    assert [(each.name, each.split, each.source) for each in asked.development] == [("mnli", "dev", "glue")]
-    assert [(each.name, each.split) for each in asked.transferring] == [("xnli", "test"), ("diagnostic", "test")]
-    assert [(each.name, each.split, each.source) for each in asked.predicting] == [("mnli", "test", "glue")]
+    assert [(each.task.name, each.split, each.source) for each in asked.development] == [("mnli", "dev", "glue")]
+    assert [(each.task.name, each.split) for each in asked.transferring] == [("xnli", "test"), ("diagnostic", "test")]
+    assert [(each.task.name, each.split, each.source) for each in asked.predicting] == [("mnli", "test", "glue")]
     questions = config("squad", transfer=("tydiqa=t", "mlqa@dev=m"))
-    assert [(each.name, each.split) for each in questions.transferring] == [("tydiqa", "dev"), ("mlqa", "dev")]
+    assert [(each.task.name, each.split) for each in questions.transferring] == [("tydiqa", "dev"), ("mlqa", "dev")]
 
 
 def test_a_rate_for_positions_is_described_only_where_there_is_one():
@@ -65,8 +65,8 @@ def test_a_rate_for_positions_is_described_only_where_there_is_one():
 
 def test_the_built_in_language_needs_no_data():
     asked = full("builtin:entailment", Start(model="m"), Data())
-    assert [(each.name, each.split) for each in asked.training] == [("builtin:entailment", "train")]
-    assert [(each.name, each.split) for each in asked.development] == [("builtin:entailment", "dev")]
+    assert [(each.task.name, each.split) for each in asked.training] == [("builtin:entailment", "train")]
+    assert [(each.task.name, each.split) for each in asked.development] == [("builtin:entailment", "dev")]
 
 
 @pytest.mark.parametrize(

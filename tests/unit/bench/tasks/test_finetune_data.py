@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headway.bench.data.text.tokenizers import train_tokenizer
-from headway.bench.data.transfer.task_data import load
+from headway.bench.data.transfer.tasks import load
 from headway.bench.data.transfer.xtreme import XNLI_LANGUAGES
 from headway.bench.tasks.finetune.baselines import baseline_scores
 from headway.bench.tasks.finetune.config import Data, Spans, Start
@@ -172,9 +172,9 @@ def test_baselines_read_what_the_encoder_reads():
     both = {"train": ("builtin:entailment@train:invented",), "dev": ("builtin:entailment@dev:invented",)}
     read = []
 
-    def noted(name, source, part, *, language=None, on_error="raise"):
+    def noted(task, source, part, *, language=None, on_error="raise"):
         read.append((part, language))
-        return load(name, source, part, language=language, on_error=on_error)
+        return load(task, source, part, language=language, on_error=on_error)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("headway.bench.tasks.finetune.data.load", noted)

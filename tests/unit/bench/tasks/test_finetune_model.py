@@ -68,7 +68,7 @@ def batch(kind):
 @pytest.mark.parametrize("task", TASKS)
 def test_every_kind_of_task_on_every_kind_of_encoder(folders, name, task):
     model, _ = loaded(folders, name, task)
-    kind = quick(task, Start(model="m"), Data()).task_set.kind
+    kind = quick(task, Start(model="m"), Data()).task_spec.kind
     loss = TransferLoss(model, kind).eval()
     given = batch(kind)
     torch.manual_seed(1)
@@ -126,7 +126,7 @@ def test_pairs_get_supplemental_segments(folders, name, task, asked, segments):
         with torch.no_grad():
             for parameter in model.encoder.segments.parameters():
                 parameter.normal_()
-    loss = TransferLoss(model, quick(task, Start(model="m"), Data()).task_set.kind).eval()
+    loss = TransferLoss(model, quick(task, Start(model="m"), Data()).task_spec.kind).eval()
     with torch.no_grad():
         same = torch.allclose(loss.scores(given), loss.scores(other))
     assert same == (segments == "none")

@@ -1,8 +1,9 @@
-"""Which run of a sweep leads, whose model stays, and that no run is begun after a failure."""
+"""Which run of a sweep leads, and whose model stays."""
 
 from __future__ import annotations
 
-import threading
+import os
+import signal
 from dataclasses import asdict
 
 import pytest
@@ -80,19 +81,12 @@ def test_a_run_that_ends_while_models_are_dropped_keeps_its_own(sweep, monkeypat
     assert models(sweep) == [(1e-5, 0), (2e-5, 0)]
 
 
-def test_no_run_is_begun_after_a_failure(monkeypatch):
-    """A pool's queue holds more runs than it has processes, and cannot be emptied."""
-    begun = []
+def prepare_dying(sweeps, number, cpu, graphs):
+    return lambda number, pair: os.kill(os.getpid(), signal.SIGKILL)
 
-    class Failing:
-        def do(self, number, pair):
-            begun.append(pair)
-            raise ValueError("broken")
 
-    monkeypatch.setattr(workers, "_worker", Failing())
-    monkeypatch.setattr(workers, "_stop", threading.Event())
-    with pytest.raises(ValueError, match="broken"):
-        workers._do(0, (1e-5, 0))
-    with pytest.raises(RunStopped, match=r"got one that did not\. No other is begun"):
-        workers._do(0, (1e-5, 1))
-    assert begun == [(1e-5, 0)]
+def test_a_run_whose_process_dies_is_named(sweep, monkeypatch):
+    monkeypatch.setattr(workers, "prepare_runner", prepare_dying)
+    monkeypatch.setattr(workers, "steps_of", lambda config, data: 1)
+    with pytest.raises(RunStopped, match=r"run 'rte, rate 1e-05, seed 0' stopped: .*signal 9.*finished ones are kept"):
+        list(workers.run_in_workers([sweep], [(0, (1e-5, 0))], jobs=1, cpu=True, graphs=False))

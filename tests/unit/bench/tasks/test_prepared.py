@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from headway.bench.tasks.pretrain import ModelChoice, Optimisation, PretrainConfig, Text
+from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig, Text
 from headway.bench.tasks.pretrain.text import prepared
 from headway.bench.tasks.training import preparing
 from headway.bench.tasks.training.processes import Processes
@@ -28,7 +28,7 @@ def corpus(tmp_path):
 
 def asked(path, **text):
     return PretrainConfig(
-        model=ModelChoice(encoding="none"),
+        model=EncoderChoice(encoding="none"),
         text=Text(corpus=(str(path),), kind="word", length=32, validation=0.2, **text),
         optimisation=Optimisation(steps=1, batch=2, learning_rate=1e-3),
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from headway.bench.tasks import translate
-from headway.bench.tasks.pretrain.config import ModelChoice, PretrainConfig, Text
+from headway.bench.tasks.pretrain.config import EncoderChoice, PretrainConfig, Text
 from headway.bench.tasks.pretrain.recipes import RECIPES, paper, paper_multilingual, quick, recipe
 from headway.bench.tasks.training.plan import Optimisation, Rhythm
 from headway.storage import settings
@@ -42,9 +42,9 @@ from headway.storage import settings
         (lambda: Text(length=2), "length: expected a whole number of at least 3"),
         (lambda: Text(validation=0.0), "validation: expected between 0 and 1"),
         (lambda: Text(mask_probability=1.0), "mask_probability: expected between 0 and 1"),
-        (lambda: ModelChoice(preset="huge"), "preset: expected one of bert-base, bert-small, tiny, got 'huge'"),
-        (lambda: ModelChoice(encoding="dite-rel"), "Did you mean 'diet-rel'"),
-        (lambda: ModelChoice(encoding="alibi", sharing="layer"), "sharing: alibi has no"),
+        (lambda: EncoderChoice(preset="huge"), "preset: expected one of bert-base, bert-small, tiny, got 'huge'"),
+        (lambda: EncoderChoice(encoding="dite-rel"), "Did you mean 'diet-rel'"),
+        (lambda: EncoderChoice(encoding="alibi:sharing=layer"), "sharing: alibi has no"),
         (lambda: replace(quick(), seed=-1), "seed: expected a whole number of at least 0"),
     ],
 )
@@ -62,7 +62,7 @@ def test_the_paper_recipe_is_table_7_of_chen_et_al():
         assert config.optimisation.warmup == 0.025
         assert config.optimisation.batch == 4096
         assert config.rhythm.checkpoint == 20_000
-        encoder = config.model.encoder()
+        encoder = config.model.config()
         assert (encoder.num_hidden_layers, encoder.hidden_size, encoder.num_attention_heads) == (12, 768, 12)
     assert (multilingual.text.kind, multilingual.text.vocab_size) == ("unigram", 120_000)
 
@@ -90,16 +90,18 @@ def test_a_folder_is_named_by_what_changes_the_result():
     config = quick().resolved("cpu")
     assert config.default_folder.startswith("runs/pretrain-tiny-diet-rel-")
     assert replace(config, seed=1).default_folder != config.default_folder
-    assert replace(config, model=ModelChoice(options={"init_std": 0.1})).default_folder != config.default_folder
+    assert (
+        replace(config, model=EncoderChoice(encoding="diet-rel:init_std=0.1")).default_folder != config.default_folder
+    )
     assert replace(
         config, rhythm=Rhythm(log=1), optimisation=replace(config.optimisation, accumulate=2)
     ).default_folder == (config.default_folder)
 
 
 def test_the_model_has_room_for_the_text():
-    choice = ModelChoice(preset="tiny")
-    assert choice.encoder(length=64).max_position_embeddings == 128  # the preset's
-    assert choice.encoder(length=500).max_position_embeddings == 500
+    choice = EncoderChoice(preset="tiny")
+    assert choice.config(length=64).max_position_embeddings == 128  # the preset's
+    assert choice.config(length=500).max_position_embeddings == 500
 
 
 def test_the_built_in_language_has_words_and_other_texts_have_pieces():
@@ -111,7 +113,7 @@ def test_the_built_in_language_has_words_and_other_texts_have_pieces():
 
 def test_a_configuration_does_not_change():
     config = PretrainConfig(
-        model=ModelChoice(), text=Text(), optimisation=Optimisation(steps=1, batch=1, learning_rate=1.0)
+        model=EncoderChoice(), text=Text(), optimisation=Optimisation(steps=1, batch=1, learning_rate=1.0)
     )
     with pytest.raises(AttributeError):
         config.seed = 1
@@ -128,9 +130,9 @@ def test_a_configuration_does_not_change():
         ({"type_vocab_size": 0}, "type_vocab_size: expected a whole number"),
     ],
 )
-@pytest.mark.parametrize("choice", [ModelChoice, translate.ModelChoice])
+@pytest.mark.parametrize("choice", [EncoderChoice, translate.TranslatorChoice])
 def test_settings_that_a_run_would_overrule_or_break_on(choice, changes, message):
-    if choice is translate.ModelChoice and "type_vocab_size" in changes:
+    if choice is translate.TranslatorChoice and "type_vocab_size" in changes:
         pytest.skip("translation has no segments")
     with pytest.raises(ValueError, match=message):
         choice(changes=changes)
@@ -139,7 +141,7 @@ def test_settings_that_a_run_would_overrule_or_break_on(choice, changes, message
 def test_settings_without_room_for_the_text():
     small = {"max_position_embeddings": 8}
     with pytest.raises(ValueError, match="max_position_embeddings: expected room for 64 tokens of a text, got 8"):
-        ModelChoice(changes=small).encoder(length=64)
+        EncoderChoice(changes=small).config(length=64)
     with pytest.raises(ValueError, match="expected room for 64"):
-        translate.ModelChoice(changes=small).translation(length=64)
-    assert ModelChoice(changes={"max_position_embeddings": 99}).encoder(length=64).max_position_embeddings == 99
+        translate.TranslatorChoice(changes=small).config(length=64)
+    assert EncoderChoice(changes={"max_position_embeddings": 99}).config(length=64).max_position_embeddings == 99

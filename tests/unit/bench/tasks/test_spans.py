@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from headway.bench.data.transfer.examples import Question
+from headway.bench.data.transfer.spec import Question
 from headway.bench.data.transfer.windows import Windows
 from headway.bench.tasks.finetune.spans import best_answers, best_spans
 

@@ -9,7 +9,7 @@ import pytest
 
 from headway.bench.data.translation.cleaning import Rules
 from headway.bench.tasks.training.plan import Rhythm
-from headway.bench.tasks.translate.config import ModelChoice, Optimisation, ParallelData, TranslateConfig
+from headway.bench.tasks.translate.config import Optimisation, ParallelData, TranslateConfig, TranslatorChoice
 from headway.bench.tasks.translate.data import texts
 from headway.bench.tasks.translate.recipes import RECIPES, diet_base, quick, recipe, shaw_base, shaw_big
 from headway.storage import settings
@@ -32,9 +32,9 @@ from headway.storage import settings
         (lambda: ParallelData(translated=-1), "translated: expected a whole number of at least 0"),
         (lambda: Rules(max_tokens=1), "max_tokens: expected an integer of at least 2"),
         (lambda: Rules(max_ratio=0.5), "max_ratio: expected at least 1"),
-        (lambda: ModelChoice(preset="huge"), "preset: expected one of shaw-base, diet-base, big, small, tiny"),
-        (lambda: ModelChoice(encoding="dite-rel"), "Did you mean 'diet-rel'"),
-        (lambda: ModelChoice(encoding="t5", options={"clip": 3}), "clip"),
+        (lambda: TranslatorChoice(preset="huge"), "preset: expected one of shaw-base, diet-base, big, small, tiny"),
+        (lambda: TranslatorChoice(encoding="dite-rel"), "Did you mean 'diet-rel'"),
+        (lambda: TranslatorChoice(encoding="t5:clip=3"), "clip"),
         (lambda: replace(quick(), save="worst"), "save: expected one of average, best, last, got 'worst'"),
         (lambda: replace(quick(), average=0), "average: expected a whole number of at least 1"),
         (lambda: replace(quick(), seed=-1), "seed: expected a whole number of at least 0"),
@@ -57,24 +57,24 @@ def test_the_recipes_are_section_4_1_of_shaw_et_al():
         assert (plan.tokens, plan.step_tokens, plan.warmup) == (4096, 25_000, 4000)
         assert (plan.betas, plan.epsilon, plan.clip, plan.bf16) == ((0.9, 0.98), 1e-9, None, True)
         assert config.data.vocab_size == 32_768
-        model = config.model.translation()
+        model = config.model.config()
         assert (model.encoder_layers, model.decoder_layers, model.label_smoothing) == (6, 6, 0.1)
         assert model.head_dim == 64
         assert plan.rate(3999) == pytest.approx((model.hidden_size * 4000) ** -0.5)  # Vaswani et al., Eq. (3), its peak
-    model = base.model.translation()
+    model = base.model.config()
     assert (model.hidden_size, model.num_attention_heads, model.intermediate_size) == (512, 8, 1024)
-    assert (model.hidden_dropout_prob, model.encoding_options, model.sharing) == (0.1, {"clip": 16}, "none")
+    assert (model.hidden_dropout_prob, model.encoding) == (0.1, "shaw:clip=16,sharing=none")
     assert (base.optimisation.steps, base.save) == (100_000, "last")
-    model = big.model.translation()
+    model = big.model.config()
     assert (model.hidden_size, model.num_attention_heads, model.intermediate_size) == (1024, 16, 4096)
-    assert (model.hidden_dropout_prob, model.encoding_options, model.sharing) == (0.3, {"clip": 8}, "head")
+    assert (model.hidden_dropout_prob, model.encoding) == (0.3, "shaw:clip=8,sharing=head")
     assert (big.optimisation.steps, big.save, big.average) == (300_000, "average", 20)
 
 
 def test_the_recipe_of_chen_et_al():
     config = diet_base()
     assert config.optimisation.steps == 250_000
-    model = config.model.translation()
+    model = config.model.config()
     assert (model.encoder_layers, model.intermediate_size, model.encoding) == (6, 2048, "diet-rel")
 
 
@@ -83,7 +83,7 @@ def test_every_recipe_can_be_written_down_and_named(name):
     config = recipe(name)
     json.dumps(settings(config), allow_nan=False)
     folder = config.default_folder
-    assert folder.startswith(f"runs/translate-{config.model.preset}-{config.model.encoding}-")
+    assert folder.startswith(f"runs/translate-{config.model.preset}-{config.model.choice.name}-")
     assert replace(config, rhythm=replace(config.rhythm, log=7)).default_folder == folder
     assert replace(config, seed=5).default_folder != folder
     assert replace(config, rhythm=replace(config.rhythm, checkpoint=2, evaluate=2)).default_folder != folder
@@ -91,10 +91,10 @@ def test_every_recipe_can_be_written_down_and_named(name):
 
 def test_the_model_has_room_for_the_longest_pair():
     config = TranslateConfig(
-        model=ModelChoice(preset="tiny"), data=ParallelData(), optimisation=Optimisation(steps=1), rhythm=Rhythm()
+        model=TranslatorChoice(preset="tiny"), data=ParallelData(), optimisation=Optimisation(steps=1), rhythm=Rhythm()
     )
-    assert config.model.translation(length=300).max_position_embeddings == 300
-    assert config.model.translation(length=3).max_position_embeddings == 128
+    assert config.model.config(length=300).max_position_embeddings == 300
+    assert config.model.config(length=3).max_position_embeddings == 128
 
 
 def test_training_and_dev_share_no_sentence(tmp_path):

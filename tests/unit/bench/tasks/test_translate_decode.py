@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from headway.bench.data.translation.parallel import open_parallel
 from headway.bench.data.translation.vocabulary import train_vocabulary
 from headway.bench.tasks.translate.decode import Translator
-from headway.bench.tasks.translate.stream import blocks, output, read_lines
+from headway.bench.tasks.translate.stream import blocks, file_lines, output
 from headway.models.translation import TranslationModel, translation_preset
 
 SIZES = {"encoder_layers": 1, "decoder_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 32}
@@ -132,17 +132,20 @@ def test_batches_change_nothing(words):
 def test_lines_of_a_file_end_with_newlines_only(tmp_path):
     (tmp_path / "a.txt").write_bytes("one\r\n\ntwo\u2028two\nlast".encode())
     assert [line for block in blocks(str(tmp_path / "a.txt")) for line in block] == ["one", "", "two\u2028two", "last"]
-    assert read_lines(str(tmp_path / "a.txt")) == ["one", "", "two\u2028two", "last"]
+    assert list(file_lines(str(tmp_path / "a.txt"))) == ["one", "", "two\u2028two", "last"]
 
 
 def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "latin.txt").write_bytes(b"ok\n\xe4\n")
     with pytest.raises(ValueError, match=r"latin\.txt, line 2: expected UTF-8, got byte 0xe4"):
         list(blocks(str(tmp_path / "latin.txt")))
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(ValueError, match=r"empty\.txt: expected text, got an empty file"):
+        list(blocks(str(tmp_path / "empty.txt")))
     with pytest.raises(FileNotFoundError, match=r"input: expected a file, or - for standard input, got 'none\.txt'"):
         list(blocks("none.txt"))
     with pytest.raises(FileNotFoundError, match=r"input: expected a text file, got 'none\.txt'"):
-        read_lines("none.txt")
+        list(file_lines("none.txt"))
 
 
 def test_output_is_there_when_it_is_whole(tmp_path):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headway.bench.cost import CostConfig
-from headway.bench.cost import published as published_cost
+from headway.bench.cost import CostConfig, published_ratio
 from headway.bench.study.plan import Column, Plan, Row
 from headway.bench.study.plans.rows import DEVLIN, DIET, KE, SHAW_ROW, diet_abs, diet_rel
 
@@ -83,4 +82,4 @@ def parameters(size: str, data: str | None) -> Plan:
 
 def _published(column: Column, row: Row) -> float | None:
     mode, model = column.value.split("/")
-    return published_cost(model, mode, row.encoding)
+    return published_ratio(model, mode, row.choice.name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from headway.bench.study.plan import Claim, Column, Plan, Row
 from headway.bench.study.plans import recipes
@@ -17,40 +16,38 @@ TASKS = {"sst2": "SST-2", "cola": "CoLA", "mrpc": "MRPC", "stsb": "STS-B", "rte"
 WANG, LINEAR = linformer(32)
 
 
-def _per_head(name: str, encoding: str, *, sharing: str | None = None, **options: Any) -> Row:
-    return Row(name=name, encoding=encoding, sharing=sharing, options=options, position_rate=FASTER)
+def _per_head(name: str, encoding: str) -> Row:
+    return Row(name=name, encoding=encoding, position_rate=FASTER)
 
 
 ROWS: tuple[Row, ...] = (
     Row(name="none", encoding="none"),
-    Row(name="learned", encoding="learned", segments="input"),
+    Row(name="learned", encoding="learned:segments=input"),
     _per_head("diet-rel", "diet-rel"),
-    _per_head("diet-abs 64, shared", "diet-abs", sharing="layer", rank=64),
+    _per_head("diet-abs 64, shared", "diet-abs:rank=64,sharing=layer"),
     _per_head("tisa", "tisa"),
     _per_head("t5", "t5"),
     Row(name="shaw", encoding="shaw"),
     Row(name="rope", encoding="rope"),
-    _per_head("diet-rel, shared by heads", "diet-rel", sharing="head"),
-    _per_head("diet-rel, shared by layers", "diet-rel", sharing="layer"),
-    _per_head("diet-abs 64", "diet-abs", sharing="none", rank=64),
-    _per_head("diet-abs 128, shared", "diet-abs", sharing="layer", rank=128),
-    _per_head("diet-abs 128", "diet-abs", sharing="none", rank=128),
-    Row(name="sinusoidal", encoding="sinusoidal", segments="input"),
-    Row(name="sinusoidal, amplitude 0.03", encoding="sinusoidal", segments="input", options={"amplitude": 0.03}),
+    _per_head("diet-rel, shared by heads", "diet-rel:sharing=head"),
+    _per_head("diet-rel, shared by layers", "diet-rel:sharing=layer"),
+    _per_head("diet-abs 64", "diet-abs:rank=64,sharing=none"),
+    _per_head("diet-abs 128, shared", "diet-abs:rank=128,sharing=layer"),
+    _per_head("diet-abs 128", "diet-abs:rank=128,sharing=none"),
+    Row(name="sinusoidal", encoding="sinusoidal:segments=input"),
+    Row(name="sinusoidal, amplitude 0.03", encoding="sinusoidal:amplitude=0.03,segments=input"),
     Row(name="transformer-xl", encoding="transformer-xl"),
     Row(name="tupe-abs", encoding="tupe-abs"),
     Row(name="tupe-rel", encoding="tupe-rel"),
     _per_head("abs-scalar", "abs-scalar"),
     _per_head("rel-scalar", "rel-scalar"),
     Row(name="alibi", encoding="alibi"),
-    replace(_per_head("diet-rel, segments at the input", "diet-rel"), segments="input"),
-    replace(
-        _per_head("diet-abs 64, shared, segments at the input", "diet-abs", sharing="layer", rank=64), segments="input"
-    ),
-    _per_head("tisa, 1 kernel", "tisa", kernels=1),
-    _per_head("tisa, 3 kernels", "tisa", kernels=3),
-    Row(name="learned + tisa", encoding="learned+tisa", segments="input"),
-    Row(name="learned + diet-abs 64", encoding="learned+diet-abs", segments="input", options={"rank": 64}),
+    _per_head("diet-rel, segments at the input", "diet-rel:segments=input"),
+    _per_head("diet-abs 64, shared, segments at the input", "diet-abs:rank=64,sharing=layer,segments=input"),
+    _per_head("tisa, 1 kernel", "tisa:kernels=1"),
+    _per_head("tisa, 3 kernels", "tisa:kernels=3"),
+    Row(name="learned + tisa", encoding="learned+tisa:segments=input"),
+    Row(name="learned + diet-abs 64", encoding="learned+diet-abs:rank=64,segments=input"),
     WANG,
     replace(LINEAR, position_rate=FASTER),
 )

@@ -13,12 +13,12 @@ from headway.bench.study.plans.translation_tables import BUILTIN_TASK, builtin_t
 
 ROWS = (
     Row(name="none", encoding="none"),
-    Row(name="sinusoidal", encoding="sinusoidal", segments="input"),
-    Row(name="learned", encoding="learned", segments="input"),
+    Row(name="sinusoidal", encoding="sinusoidal:segments=input"),
+    Row(name="learned", encoding="learned:segments=input"),
     Row(name="shaw", encoding="shaw"),
     Row(name="t5", encoding="t5", position_rate=FASTER),
     Row(name="tupe-abs", encoding="tupe-abs"),
-    Row(name="diet-abs", encoding="diet-abs", sharing="layer"),
+    Row(name="diet-abs", encoding="diet-abs:sharing=layer"),
     Row(name="diet-rel", encoding="diet-rel", position_rate=FASTER),
     Row(name="tisa", encoding="tisa"),
     Row(name="rope", encoding="rope"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from headway.bench.tasks.finetune import Data, FinetuneConfig, Grid, Protocol, Spans, Start
 from headway.bench.tasks.finetune.recipes import full
-from headway.bench.tasks.pretrain import ModelChoice, Optimisation, PretrainConfig, Rhythm, Text
+from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig, Rhythm, Text
 from headway.bench.tasks.pretrain.recipes import paper, paper_multilingual
 
 FIRST = Start(model="the pretrained encoder of the row")  # filled in by the job
@@ -44,7 +44,7 @@ def builtin_pretraining() -> PretrainConfig:
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     return PretrainConfig(
-        model=ModelChoice(preset="tiny", changes={**sizes, **still}),
+        model=EncoderChoice(preset="tiny", changes={**sizes, **still}),
         text=Text(corpus=("builtin:20000",), length=64, validation=0.05, evaluation_rows=512),
         optimisation=Optimisation(steps=800, batch=16, learning_rate=3e-3, warmup=0.1),
         rhythm=Rhythm(log=50, evaluate=400, checkpoint=400, keep=1),
@@ -54,7 +54,7 @@ def builtin_pretraining() -> PretrainConfig:
 def small_pretraining(corpus: tuple[str, ...], *, kind: str, length: int) -> PretrainConfig:
     """BERT-small, some minutes on one GPU."""
     return PretrainConfig(
-        model=ModelChoice(preset="bert-small"),
+        model=EncoderChoice(preset="bert-small"),
         text=Text(corpus=corpus, kind=kind, vocab_size=16_000, length=length),
         optimisation=Optimisation(steps=3000, batch=256, learning_rate=1e-3, warmup=0.05),
         rhythm=Rhythm(log=50, evaluate=1000, checkpoint=1000, keep=1),

@@ -21,26 +21,26 @@ FASTER_NOTE = (
 
 # Sec. 4.4 says which rows share: Shaw et al. and Ke et al. over heads, Raffel et al. over layers. The distance at which
 # Shaw et al. is clipped is not said; 16 is that paper's own.
-DEVLIN = Row(name="Devlin et al. (learned)", encoding="learned", segments="input")
-SHAW_ROW = Row(name="Shaw et al.", encoding="shaw", sharing="head", segments="input")
-RAFFEL = Row(name="Raffel et al. (T5)", encoding="t5", sharing="layer", segments="input")
-KE = Row(name="Ke et al. (TUPE)", encoding="tupe-rel", segments="input")
+DEVLIN = Row(name="Devlin et al. (learned)", encoding="learned:segments=input")
+SHAW_ROW = Row(name="Shaw et al.", encoding="shaw:sharing=head,segments=input")
+RAFFEL = Row(name="Raffel et al. (T5)", encoding="t5:sharing=layer,segments=input")
+KE = Row(name="Ke et al. (TUPE)", encoding="tupe-rel:segments=input")
 
 
 def diet_rel(name: str, *, segments: str = "per-head", sharing: str = "none") -> Row:
-    return Row(name=name, encoding="diet-rel", segments=segments, sharing=sharing)
+    return Row(name=name, encoding=f"diet-rel:sharing={sharing},segments={segments}")
 
 
 def diet_abs(name: str, rank: int, *, segments: str = "per-head", sharing: str = "layer") -> Row:
-    return Row(name=name, encoding="diet-abs", segments=segments, sharing=sharing, options={"rank": rank})
+    return Row(name=name, encoding=f"diet-abs:rank={rank},sharing={sharing},segments={segments}")
 
 
 def linformer(projected: int) -> tuple[Row, Row]:
-    """Wang et al. (2020), and the same with DIET-ABS: the keys are projected to so many."""
+    """Make the rows of Wang et al. (2020), whose keys are projected to so many, and of the same with DIET-ABS."""
     changes = {"attention": "linformer", "projected_length": projected}
     return (
-        Row(name="Wang et al. (Linformer)", encoding="learned", segments="input", changes=changes),
-        Row(name="DIET-ABS-LIN", encoding="diet-abs", segments="input", sharing="none", changes=changes),
+        Row(name="Wang et al. (Linformer)", encoding="learned:segments=input", changes=changes),
+        Row(name="DIET-ABS-LIN", encoding="diet-abs:sharing=none,segments=input", changes=changes),
     )
 
 
@@ -60,11 +60,12 @@ def of_size(rows: tuple[Row, ...], size: str, *, shorter: int = 1) -> tuple[Row,
     if size == "quick":
         return tuple(replace(_divided(row, rank=8, projected_length=8), published={}) for row in rows)
     rows = tuple(replace(_divided(row, rank=1, projected_length=shorter), published={}) for row in rows)
-    return tuple(replace(row, position_rate=FASTER) if row.encoding in ADDED else row for row in rows)
+    return tuple(replace(row, position_rate=FASTER) if row.choice.name in ADDED else row for row in rows)
 
 
 def _divided(row: Row, **divisors: int) -> Row:
     def smaller(values: Mapping[str, Any]) -> dict[str, Any]:
         return {name: max(1, value // divisors[name]) if name in divisors else value for name, value in values.items()}
 
-    return replace(row, options=smaller(row.options), changes=smaller(row.changes))
+    choice = replace(row.choice, options=smaller(row.choice.options))
+    return replace(row, encoding=str(choice), changes=smaller(row.changes))

@@ -22,9 +22,9 @@ SAID = {
 def tisa_beside(size: str, data: str | None) -> Plan:
     """Table 3a: learned positions at the input, and S kernels a head."""
     rows = tuple(
-        Row(name="S = 0 (learned alone)", encoding="learned", segments="input")
+        Row(name="S = 0 (learned alone)", encoding="learned:segments=input")
         if kernels == 0
-        else Row(name=f"S = {kernels}", encoding="learned+tisa", segments="input", options={"kernels": kernels})
+        else Row(name=f"S = {kernels}", encoding=f"learned+tisa:kernels={kernels},segments=input")
         for kernels in KERNELS
     )
     return _plan("tisa-beside", "TISA beside learned positions, Table 3a", rows, size, data)
@@ -33,9 +33,9 @@ def tisa_beside(size: str, data: str | None) -> Plan:
 def tisa_alone(size: str, data: str | None) -> Plan:
     """Table 3b: S kernels a head and nothing else; without kernels a bag of words."""
     rows = tuple(
-        Row(name="S = 0 (bag of words)", encoding="none", segments="input")
+        Row(name="S = 0 (bag of words)", encoding="none:segments=input")
         if kernels == 0
-        else Row(name=f"S = {kernels}", encoding="tisa", segments="input", options={"kernels": kernels})
+        else Row(name=f"S = {kernels}", encoding=f"tisa:kernels={kernels},segments=input")
         for kernels in KERNELS
     )
     return _plan("tisa-alone", "TISA in place of learned positions, Table 3b", rows, size, data)

@@ -10,35 +10,24 @@ from headway.bench.study.plan import Claim, Column, Plan, Row
 from headway.bench.study.plans import recipes
 from headway.bench.study.plans.rows import DIET, FASTER, SHAW
 from headway.bench.tasks.pretrain import Rhythm
-from headway.bench.tasks.translate import ModelChoice, Optimisation, ParallelData, TranslateConfig
+from headway.bench.tasks.translate import Optimisation, ParallelData, TranslateConfig, TranslatorChoice
 from headway.bench.tasks.translate.recipes import diet_base, shaw_base, small
 
-VASWANI = Row(name="Vaswani et al. (sinusoidal)", encoding="sinusoidal", segments="none")
-SHAW_16 = Row(name="Shaw et al.", encoding="shaw", sharing="none", segments="none", options={"clip": 16})
+VASWANI = Row(name="Vaswani et al. (sinusoidal)", encoding="sinusoidal:segments=none")
+SHAW_16 = Row(name="Shaw et al.", encoding="shaw:clip=16,sharing=none,segments=none")
 SHAW_16_AND_SINUSOIDS = Row(  # Shaw et al. (2018), Sec. 4.2, says in words that it gains nothing
-    name="sinusoidal + Shaw et al.",
-    encoding="sinusoidal+shaw",
-    sharing="none",
-    segments="none",
-    options={"clip": 16},
+    name="sinusoidal + Shaw et al.", encoding="sinusoidal+shaw:clip=16,sharing=none,segments=none"
 )
 DIRECTIONS = ("EN-DE", "DE-EN", "EN-CS", "CS-EN")
 MORE = (  # not in the papers' tables
-    Row(name="T5", encoding="t5", sharing="none", segments="none", position_rate=FASTER),
-    Row(
-        name="DIET-ABS",
-        encoding="diet-abs",
-        sharing="layer",
-        segments="none",
-        options={"rank": 32},
-        position_rate=FASTER,
-    ),
+    Row(name="T5", encoding="t5:sharing=none,segments=none", position_rate=FASTER),
+    Row(name="DIET-ABS", encoding="diet-abs:rank=32,sharing=layer,segments=none", position_rate=FASTER),
 )
 # Chen et al. (2021b), Table 4: SacreBLEU on newstest 2018
 TABLE_4: tuple[tuple[Row, tuple[float, ...]], ...] = (
     (VASWANI, (39.00, 38.42, 18.55, 22.93)),
     (SHAW_16, (40.10, 38.90, 18.74, 23.89)),
-    (Row(name="DIET-REL", encoding="diet-rel", sharing="none", segments="none"), (39.47, 38.49, 18.68, 23.93)),
+    (Row(name="DIET-REL", encoding="diet-rel:sharing=none,segments=none"), (39.47, 38.49, 18.68, 23.93)),
 )
 # Shaw et al. (2018), Table 1, base: newstest 2014
 SHAW_1: tuple[tuple[Row, tuple[float, ...]], ...] = ((VASWANI, (26.5, 38.2)), (SHAW_16, (26.8, 38.7)))
@@ -100,10 +89,7 @@ def shaw_clip(size: str, data: str | None) -> Plan:
     rows = tuple(
         Row(
             name=f"k = {clip}",
-            encoding="shaw",
-            sharing="none",
-            segments="none",
-            options={"clip": clip},
+            encoding=f"shaw:clip={clip},sharing=none,segments=none",
             published={task: figure} if size == "paper" else {},
         )
         for clip, figure in CLIPS.items()
@@ -130,10 +116,7 @@ def shaw_parts(size: str, data: str | None) -> Plan:
             name={(True, True): "keys and values", (True, False): "keys", (False, True): "values"}.get(
                 (keys, values), "neither"
             ),
-            encoding="shaw" if keys or values else "none",
-            sharing="none" if keys or values else None,
-            segments="none",
-            options={"clip": 16, "keys": keys, "values": values} if keys or values else {},
+            encoding=_shaw(keys, values),
             published={task: figure} if size == "paper" else {},
         )
         for (keys, values), figure in PARTS.items()
@@ -160,11 +143,18 @@ def shaw_parts(size: str, data: str | None) -> Plan:
     return _plan("shaw-parts", "Keys and values, Table 3", rows, config, size, claims, SHAW, baseline="keys and values")
 
 
+def _shaw(keys: bool, values: bool) -> str:
+    if not keys and not values:
+        return "none:segments=none"
+    parts = f"keys={str(keys).lower()},values={str(values).lower()}"
+    return f"shaw:clip=16,{parts},sharing=none,segments=none"
+
+
 def builtin_translation(*, steps: int = 250) -> TranslateConfig:
     """The built-in language and its verb-final counterpart, half a minute on one core."""
     sizes = {"hidden_size": 64, "intermediate_size": 128, "hidden_dropout_prob": 0.0, "label_smoothing": 0.0}
     return TranslateConfig(
-        model=ModelChoice(preset="tiny", changes=sizes),
+        model=TranslatorChoice(preset="tiny", changes=sizes),
         data=ParallelData(
             source="builtin:12000:0:max_depth=1:nouns=12:verbs=6:max_words=12",
             rules=Rules(max_tokens=64),

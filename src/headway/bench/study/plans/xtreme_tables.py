@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from headway.bench.data.transfer.examples import Question
-from headway.bench.data.transfer.task_data import found_languages, load
+from headway.bench.data.transfer.spec import Question
+from headway.bench.data.transfer.tasks import find_task, found_languages, load
 from headway.bench.study.plan import Claim, Column, Plan, Row
 from headway.bench.study.plans import recipes
 from headway.bench.study.plans.glue_tables import builtin_column, builtin_tasks
@@ -189,7 +189,8 @@ def _tasks(size: str, data: str | None) -> dict[str, FinetuneConfig]:
         languages=known,
         on_error="skip",
     )
-    learns_tydiqa = size == "gpu" and "tydiqa" in asked and "en" in found_languages("tydiqa", where["tydiqa"], "train")
+    with_tydiqa = size == "gpu" and "tydiqa" in asked
+    learns_tydiqa = with_tydiqa and "en" in found_languages(find_task("tydiqa"), where["tydiqa"], "train")
     more = (f"tydiqa={where['tydiqa']}",) if learns_tydiqa else ()
     squad = Data(
         train=(where["squad"], *more),
@@ -217,7 +218,8 @@ def _with_split(name: str, where: str, size: str, languages: tuple[str, ...]) ->
     if name == "mlqa" and not (Path(where) / "test").is_dir():
         return f"{name}@dev"
     if name == "tydiqa" and not _has_answers(where):
-        others = [each for each in found_languages(name, where, "train") if each in languages and each != "en"]
+        there = found_languages(find_task(name), where, "train")
+        others = [each for each in there if each in languages and each != "en"]
         if not others:
             raise ValueError(
                 f"{where}: expected TyDiQA's dev with answers, or its training questions in another of "
@@ -229,10 +231,11 @@ def _with_split(name: str, where: str, size: str, languages: tuple[str, ...]) ->
 
 def _has_answers(where: str) -> bool:
     """Whether TyDiQA's dev has, in the first language that there is."""
-    there = found_languages("tydiqa", where, "dev")
+    tydiqa = find_task("tydiqa")
+    there = found_languages(tydiqa, where, "dev")
     return bool(there) and any(
         isinstance(each, Question) and each.answers
-        for each in load("tydiqa", where, "dev", language=there[0], on_error="skip").examples
+        for each in load(tydiqa, where, "dev", language=there[0], on_error="skip").examples
     )
 
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from headway.bench.data.transfer.examples import Question
+from headway.bench.data.transfer.spec import Question
 
 Normal = Callable[[str], str]
 

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.bench.data.transfer.examples import Example, Split
-from headway.bench.data.transfer.task_sets import TaskSet
+from headway.bench.data.transfer.spec import Example, Split, TaskSpec
 from headway.bench.tasks.finetune.config import FinetuneConfig
 from headway.bench.tasks.finetune.data import limited, splits
 from headway.bench.tasks.finetune.metrics import scores
@@ -20,7 +19,7 @@ def baseline_scores(config: FinetuneConfig) -> dict[str, dict[str, float]]:
 
     The bag of words knows which words the first text has, which the second, and which they share.
     """
-    task = config.task_set
+    task = config.task_spec
     if task.kind == "spans":
         return {}
     on_error = config.data.on_error
@@ -44,12 +43,12 @@ def _labels(examples: Sequence[Example]) -> NDArray[Any]:
     return np.array([example.label for example in examples])
 
 
-def _typical(task: TaskSet, labels: NDArray[Any]) -> float:
+def _typical(task: TaskSpec, labels: NDArray[Any]) -> float:
     return float(labels.mean()) if task.kind == "number" else int(np.bincount(labels).argmax())
 
 
 def _bag_of_words(
-    task: TaskSet, train: Sequence[Example], labels: NDArray[Any], dev: Sequence[Example]
+    task: TaskSpec, train: Sequence[Example], labels: NDArray[Any], dev: Sequence[Example]
 ) -> NDArray[Any]:
     if task.kind != "number" and len(set(labels)) == 1:  # from which scikit-learn learns nothing
         return np.full(len(dev), labels[0])

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from headway.bench.data.transfer.task_data import TASK_SETS, Reference, task_set
-from headway.bench.data.transfer.task_sets import TaskSet
+from headway.bench.data.transfer.spec import TaskSpec
+from headway.bench.data.transfer.tasks import TASKS, TaskData, find_task
 from headway.bench.tasks.training.plan import above_zero, at_least
 from headway.storage import LATER, config_hash, settings
 
@@ -37,7 +37,7 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Data:
-    """What is trained and evaluated on; each entry is [NAME[@SPLIT]=]SOURCE, see `task_data.Reference`.
+    """What is trained and evaluated on; each entry is [NAME[@SPLIT]=]SOURCE, see `TaskData.parse`.
 
     Args:
         train: the task's training split unless an entry names another data set with the same labels.
@@ -173,14 +173,14 @@ class FinetuneConfig:
                 self._check_reference(name, reference)
         self._check_languages()
 
-    def _check_reference(self, name: str, reference: Reference) -> None:
-        asked, other = self.task_set, task_set(reference.name)
+    def _check_reference(self, name: str, reference: TaskData) -> None:
+        asked, other = self.task_spec, reference.task
         if (other.kind, other.labels) != (asked.kind, asked.labels):
             raise ValueError(
                 f"{name}: expected data sets like {asked.name} ({asked.kind} {' '.join(asked.labels)}), "
                 f"got {other.name} ({other.kind} {' '.join(other.labels)})."
             )
-        if not other.parts(reference.split):
+        if not reference.parts:
             advice = f" Name one, as in {other.name}@{next(iter(other.splits))}=SOURCE."
             raise ValueError(
                 f"{name}: expected a split of {other.name} ({', '.join(other.splits)}), got {reference.split!r}."
@@ -191,11 +191,11 @@ class FinetuneConfig:
         """Raise for languages where nothing would be evaluated or predicted in any. One that a data set does not have
         may be there for others: studies ask all their tasks in the same ones."""
         several = [
-            task_set(each.name)
+            each.task
             for each in (*self.transferring, *self.predicting)
-            if not each.languages and len(task_set(each.name).languages) > 1
+            if not each.languages and len(each.task.languages) > 1
         ]
-        if self.data.languages and not any(task.knows(each) for each in self.data.languages for task in several):
+        if self.data.languages and not any(task.has_language(each) for each in self.data.languages for task in several):
             known = "; ".join(f"{task.name}: {', '.join(task.languages)}" for task in several)
             raise ValueError(
                 f"languages: expected some of what is transferred to or predicted in several languages "
@@ -204,20 +204,20 @@ class FinetuneConfig:
             )
 
     @property
-    def task_set(self) -> TaskSet:
-        return task_set(self.task)
+    def task_spec(self) -> TaskSpec:
+        return find_task(self.task)
 
     @property
-    def training(self) -> list[Reference]:
-        if not self.data.train and not self.task_set.make:
+    def training(self) -> list[TaskData]:
+        if not self.data.train and not self.task_spec.make:
             raise ValueError(f"data: expected a folder with {self.task}, or hub, got nothing.")
-        return [Reference.parse(text, name=self.task, split="train") for text in self.data.train or (self.task,)]
+        return [TaskData.parse(text, task=self.task_spec, split="train") for text in self.data.train or (self.task,)]
 
     @property
-    def development(self) -> list[Reference]:
+    def development(self) -> list[TaskData]:
         if self.data.dev:
-            return [Reference.parse(text, name=self.task, split="dev") for text in self.data.dev]
-        own = [reference.source for reference in self.training if reference.name == self.task]
+            return [TaskData.parse(text, task=self.task_spec, split="dev") for text in self.data.dev]
+        own = [reference.source for reference in self.training if reference.task.name == self.task]
         if not own:
             raise ValueError(
                 f"dev: expected [NAME[@SPLIT]=]SOURCE to choose checkpoints on, got nothing, and none of the training "
@@ -228,16 +228,16 @@ class FinetuneConfig:
                 f"dev: expected [NAME[@SPLIT]=]SOURCE to choose checkpoints on, got nothing beside the training data, "
                 f"which is one file ({own[0]}): it would be evaluated on itself. Pass --dev with another."
             )
-        return [Reference(self.task, "dev", own[0])]
+        return [TaskData(self.task_spec, "dev", own[0])]
 
     @property
-    def transferring(self) -> list[Reference]:
-        parsed = [Reference.parse(text, name=self.task, split="") for text in self.data.transfer]
-        return [each if each.split else replace(each, split=_last_split(task_set(each.name))) for each in parsed]
+    def transferring(self) -> list[TaskData]:
+        parsed = [TaskData.parse(text, task=self.task_spec, split="") for text in self.data.transfer]
+        return [each if each.split else replace(each, split=_last_split(each.task)) for each in parsed]
 
     @property
-    def predicting(self) -> list[Reference]:
-        return [Reference.parse(text, name=self.task, split="test") for text in self.data.predict]
+    def predicting(self) -> list[TaskData]:
+        return [TaskData.parse(text, task=self.task_spec, split="test") for text in self.data.predict]
 
     def resolved(self, device: str) -> FinetuneConfig:
         """The same, with what depends on the kind of device filled in."""
@@ -251,16 +251,16 @@ class FinetuneConfig:
         return f"runs/finetune-{task}-{Path(self.start.model).name}-{config_hash(settings(self))}"
 
 
-def _trained_on(task: TaskSet) -> str:
+def _trained_on(task: TaskSpec) -> str:
     """What an encoder for a task can be trained on that has no training split."""
     alike = [
         each.name
-        for each in TASK_SETS.values()
+        for each in TASKS.values()
         if (each.kind, each.labels) == (task.kind, task.labels) and each.parts("train") and not each.make
     ]
     return f" Train on {' or '.join(alike)}, named before its source: {alike[0]}=SOURCE." if alike else ""
 
 
-def _last_split(task: TaskSet) -> str:
+def _last_split(task: TaskSpec) -> str:
     """The split that papers report: test, or dev where there is no public test."""
     return "test" if task.parts("test") else "dev"

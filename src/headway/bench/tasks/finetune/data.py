@@ -11,11 +11,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.bench.data.mlm.shard_index import checksum
+from headway.bench.data.reading import file_checksum
 from headway.bench.data.transfer.encoded import Encoded, encode
-from headway.bench.data.transfer.examples import Example, Question, Split
-from headway.bench.data.transfer.task_data import Reference, file_of, found_languages, load, task_set
-from headway.bench.data.transfer.task_sets import TaskSet
+from headway.bench.data.transfer.spec import Example, Question, Split, TaskSpec
+from headway.bench.data.transfer.tasks import TaskData, file_of, found_languages, load
 from headway.bench.data.transfer.windows import Windows, windows
 from headway.bench.tasks.finetune.answers import answer_scores, normalisation
 from headway.bench.tasks.finetune.config import Data, FinetuneConfig, Spans
@@ -31,10 +30,13 @@ Scores = Sequence[NDArray[np.float32]]  # of each sequence: of classes (C,), of 
 class Evaluation:
     """One split in one language, ready to be scored."""
 
-    task: TaskSet
     split: Split
     encoded: Encoded
     spans: Spans
+
+    @property
+    def task(self) -> TaskSpec:
+        return self.split.task
 
     def judge(self, found: Scores) -> dict[str, float]:
         """The data set's metrics by name, and "score", their mean; for questions the score is F1."""
@@ -82,7 +84,7 @@ class Material:
 
 def material(config: FinetuneConfig, tokenizer: Any) -> Material:
     """Read everything, and tokenise all but what is only predicted. So bad data is met before anything is trained."""
-    task, data = config.task_set, config.data
+    task, data = config.task_spec, config.data
     train = [split for reference in config.training for split in splits(reference, data.on_error)]
     dev = [split for reference in config.development for split in splits(reference, data.on_error)]
     transfer = _by_language("transfer", config.transferring, data)
@@ -121,12 +123,12 @@ def limited(examples: list[Any], limit: int | None) -> list[Any]:
 
 def evaluation(split: Split, config: FinetuneConfig, tokenizer: Any, *, labelled: bool = True) -> Evaluation:
     """A split as tokens; without its unlabelled examples, or with all of them where it is only predicted."""
-    task = task_set(split.name)
     kept = replace(split, examples=_labelled(split) if labelled else split.examples)
-    return Evaluation(task=task, split=kept, encoded=tokens(task, kept.examples, config, tokenizer), spans=config.spans)
+    encoded = tokens(split.task, kept.examples, config, tokenizer)
+    return Evaluation(split=kept, encoded=encoded, spans=config.spans)
 
 
-def tokens(task: TaskSet, examples: Sequence[Any], config: FinetuneConfig, tokenizer: Any) -> Encoded:
+def tokens(task: TaskSpec, examples: Sequence[Any], config: FinetuneConfig, tokenizer: Any) -> Encoded:
     length = config.protocol.length
     if task.kind == "spans":
         return windows(
@@ -135,42 +137,42 @@ def tokens(task: TaskSet, examples: Sequence[Any], config: FinetuneConfig, token
     return encode(tokenizer, examples, length=length)
 
 
-def languages(reference: Reference, part: str, wanted: tuple[str, ...]) -> tuple[str, ...]:
+def languages(reference: TaskData, part: str, wanted: tuple[str, ...]) -> tuple[str, ...]:
     """Languages to evaluate in. All that the data set has must be there, unless some are asked for by name."""
-    task = task_set(reference.name)
+    task = reference.task
     if reference.languages:
         return reference.languages
     if len(task.languages) == 1:
         return task.languages
     if wanted:
-        kept = tuple(name for name in wanted if task.knows(name))
+        kept = tuple(name for name in wanted if task.has_language(name))
         if not kept:
             raise ValueError(
-                f"languages: expected some of {reference.name} ({', '.join(task.languages)}), got {', '.join(wanted)}."
+                f"languages: expected some of {task.name} ({', '.join(task.languages)}), got {', '.join(wanted)}."
             )
         return kept
-    found = found_languages(reference.name, reference.source, part)
+    found = found_languages(task, reference.source, part)
     if Path(reference.source).is_file():
         if not found:
             raise ValueError(
                 f"{reference.source}: expected to know its language, got a name that says none. Name it: "
-                f"{reference.name}@{part}:{task.languages[0]}={reference.source}."
+                f"{task.name}@{part}:{task.languages[0]}={reference.source}."
             )
         return found
     missing = [language for language in task.languages if language not in found]
     if missing:
         raise FileNotFoundError(
-            f"{reference.source}: expected {reference.name} {part} in {', '.join(task.languages)}, got none in "
+            f"{reference.source}: expected {task.name} {part} in {', '.join(task.languages)}, got none in "
             f"{', '.join(missing)}. Add the files, or name the languages you want (--languages)."
         )
     return found
 
 
-def splits(reference: Reference, on_error: str) -> list[Split]:
+def splits(reference: TaskData, on_error: str) -> list[Split]:
     """What a reference of --data or --dev stands for: each of its parts in each of its languages."""
     return [
-        load(reference.name, reference.source, part, language=language, on_error=on_error)
-        for part in task_set(reference.name).parts(reference.split)
+        load(reference.task, reference.source, part, language=language, on_error=on_error)
+        for part in reference.parts
         for language in reference.languages or (None,)
     ]
 
@@ -185,10 +187,10 @@ def fingerprints(config: FinetuneConfig) -> list[str | None]:
     return [if_there(_fingerprint, each, wanted) for each, wanted in (*own, *others)]
 
 
-def _fingerprint(reference: Reference, wanted: tuple[str, ...] | None) -> str:
+def _fingerprint(reference: TaskData, wanted: tuple[str, ...] | None) -> str:
     found = [
-        file_of(reference.name, reference.source, part, language=language)
-        for part in task_set(reference.name).parts(reference.split)
+        file_of(reference.task, reference.source, part, language=language)
+        for part in reference.parts
         for language in (reference.languages or (None,) if wanted is None else languages(reference, part, wanted))
     ]
     return config_hash({"files": [None if file is None else _checksum(file, *_version(file)) for file in found]})
@@ -201,24 +203,25 @@ def _version(file: Path) -> tuple[int, int]:
 
 @lru_cache(maxsize=1024)  # the jobs of a study read the same files
 def _checksum(file: Path, size: int, changed: int) -> str:
-    return checksum(file)
+    return file_checksum(file)
 
 
-def _by_language(use: str, references: Sequence[Reference], data: Data) -> dict[str, dict[str, Split]]:
+def _by_language(use: str, references: Sequence[TaskData], data: Data) -> dict[str, dict[str, Split]]:
     """Each split that the references stand for, by its data set's name, with the split's where there are several, and
     by language."""
-    every = [(each, part) for each in references for part in task_set(each.name).parts(each.split)]
-    kinds = {(each.name, part) for each, part in every}
+    every = [(each, part) for each in references for part in each.parts]
+    kinds = {(each.task.name, part) for each, part in every}
     found: dict[str, dict[str, Split]] = {}
     for each, part in every:
-        alone = sum(name == each.name for name, _ in kinds) == 1
-        own = found.setdefault(each.name if alone else f"{each.name}@{part}", {})
+        task = each.task
+        alone = sum(name == task.name for name, _ in kinds) == 1
+        own = found.setdefault(task.name if alone else f"{task.name}@{part}", {})
         for language in languages(each, part, data.languages):
             if language in own:
                 raise ValueError(
-                    f"{use}: expected every split once in a language, got {each.name} {part} {language} twice."
+                    f"{use}: expected every split once in a language, got {task.name} {part} {language} twice."
                 )
-            own[language] = load(each.name, each.source, part, language=language, on_error=data.on_error)
+            own[language] = load(task, each.source, part, language=language, on_error=data.on_error)
     return found
 
 
@@ -226,15 +229,16 @@ def _labelled(split: Split) -> Sequence[Example] | Sequence[Question]:
     examples = split.labelled
     if not examples:
         raise ValueError(
-            f"{split.name}: expected labels in its split {split.split} ({split.language}), got {len(split.examples)} "
-            f"rows without any. Its authors or XTREME keep them back: take another split, or only predict it."
+            f"{split.task.name}: expected labels in its split {split.split} ({split.language}), got "
+            f"{len(split.examples)} rows without any. Its authors or XTREME keep them back: "
+            f"take another split, or only predict it."
         )
     return examples
 
 
-def _names(dev: Sequence[Split], task: TaskSet) -> list[str]:
+def _names(dev: Sequence[Split], task: TaskSpec) -> list[str]:
     """Of each split its name, with the data set's where that is another, and its language where there are several."""
-    names = [each.split if each.name == task.name else f"{each.name} {each.split}" for each in dev]
+    names = [each.split if each.task.name == task.name else f"{each.task.name} {each.split}" for each in dev]
     found = [
         name if names.count(name) == 1 else f"{name} {each.language}" for name, each in zip(names, dev, strict=True)
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from transformers.utils import logging
 
 import headway.pretrained.conversion  # noqa: F401  registers converted models
 from headway.bench.data.text.tokenizers import highest_id
-from headway.bench.data.transfer.task_sets import TaskSet
+from headway.bench.data.transfer.spec import TaskSpec
 from headway.bench.tasks.finetune.config import FinetuneConfig, Start
 from headway.bench.tasks.training.objective import Batch, Objective
 from headway.models import EncoderConfig
@@ -42,7 +43,7 @@ class TransferLoss(Objective):
         self.takes_lengths = "lengths" in takes
         config = model.config
         if isinstance(config, EncoderConfig):
-            self.takes_segments = config.segments != "none"
+            self.takes_segments = config.choice.segments != "none"
         else:
             self.takes_segments = "token_type_ids" in takes and getattr(config, "type_vocab_size", 0) > 1
 
@@ -102,7 +103,7 @@ def load_model(config: FinetuneConfig, tokenizer: Any, seed: int) -> PreTrainedM
     Weights are read from safetensors only. What the checkpoint has no tensor for must be new by nature; an encoder that
     would begin at random is an error.
     """
-    start, task = config.start, config.task_set
+    start, task = config.start, config.task_spec
     settings = AutoConfig.from_pretrained(start.model, **_head(task), **_segments(start, task))
     _check_length(settings, tokenizer, config.protocol.length)
     _check_words(settings, tokenizer)
@@ -131,7 +132,7 @@ def load_model(config: FinetuneConfig, tokenizer: Any, seed: int) -> PreTrainedM
     return model
 
 
-def _head(task: TaskSet) -> dict[str, Any]:
+def _head(task: TaskSpec) -> dict[str, Any]:
     if task.kind == "spans":
         return {}
     labels = task.labels or ("score",)
@@ -143,7 +144,7 @@ def _head(task: TaskSet) -> dict[str, Any]:
     }
 
 
-def _segments(start: Start, task: TaskSet) -> dict[str, Any]:
+def _segments(start: Start, task: TaskSpec) -> dict[str, Any]:
     """Supplemental segments of pairs, of our encoders only."""
     settings = AutoConfig.from_pretrained(start.model)
     if not isinstance(settings, EncoderConfig):
@@ -155,11 +156,10 @@ def _segments(start: Start, task: TaskSet) -> dict[str, Any]:
         return {}
     if not task.pair:
         return {}
-    if start.segments is not None:
-        return {"segments": start.segments}
-    if settings.segments != "none":
+    if start.segments is None and settings.choice.segments != "none":
         return {}
-    return {"segments": "input" if settings.attention == "linformer" else "per-head"}
+    segments = start.segments or ("input" if settings.attention == "linformer" else "per-head")
+    return {"encoding": str(replace(settings.choice, segments=segments))}
 
 
 def _check_length(settings: Any, tokenizer: Any, length: int) -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headway.bench.data.transfer.examples import Example
-from headway.bench.data.transfer.task_data import load, task_set
+from headway.bench.data.transfer.spec import Example
+from headway.bench.data.transfer.tasks import load
 from headway.bench.tasks.finetune.config import FinetuneConfig, Start
 from headway.bench.tasks.finetune.data import Evaluation, Scores, evaluation, languages
 from headway.bench.tasks.finetune.model import TransferLoss, load_model, load_tokenizer
@@ -37,18 +37,17 @@ def write_predictions(config: FinetuneConfig, folder: RunFolder, *, cpu: bool) -
     """Predict with the model in the folder, and return the files written to its predictions/."""
     config = replace(config, start=Start(model=str(folder.model), segments=config.start.segments))
     tokenizer, processes = load_tokenizer(config.start), Processes(cpu=cpu)
-    loss = TransferLoss(load_model(config, tokenizer, 0), config.task_set.kind).to(processes.device).eval()
+    loss = TransferLoss(load_model(config, tokenizer, 0), config.task_spec.kind).to(processes.device).eval()
     written = []
     for reference in config.predicting:
-        task = task_set(reference.name)
-        for part in task.parts(reference.split):
+        for part in reference.parts:
             for language in languages(reference, part, config.data.languages):
-                split = load(reference.name, reference.source, part, language=language, on_error=config.data.on_error)
+                split = load(reference.task, reference.source, part, language=language, on_error=config.data.on_error)
                 ready = evaluation(split, config, tokenizer, labelled=False)
                 found = model_scores(loss, ready.encoded, processes, bf16=bool(config.protocol.bf16))
                 if not are_finite(found, ready.encoded):
                     raise RunStopped(
-                        f"predict: expected finite scores of {reference.name} {part} in {language}, got NaN or "
+                        f"predict: expected finite scores of {reference.task.name} {part} in {language}, got NaN or "
                         f"infinity from {folder.model}. Leave the highest learning rate out; it is a new sweep."
                     )
                 written += _write(folder.path / "predictions", ready, found)
@@ -57,7 +56,8 @@ def write_predictions(config: FinetuneConfig, folder: RunFolder, *, cpu: bool) -
 
 def _write(folder: Path, ready: Evaluation, found: Scores) -> list[Path]:
     split = ready.split
-    stem = SUBMISSION.get((split.name, split.split), f"{split.name.replace(':', '-')}-{split.split}-{split.language}")
+    name = split.task.name
+    stem = SUBMISSION.get((name, split.split), f"{name.replace(':', '-')}-{split.split}-{split.language}")
     if ready.task.kind == "spans":
         best = ready.answers(found)
         answers, choices = folder / f"{stem}.json", folder / f"{stem}-nbest.json"

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from headway.bench.data.transfer.builtin_tasks import BUILTIN
-from headway.bench.data.transfer.task_data import task_set
-from headway.bench.data.transfer.xtreme import XTREME
+from headway.bench.data.transfer.tasks import find_task
 from headway.bench.tasks.finetune.config import Data, FinetuneConfig, Grid, Protocol, Spans, Start
 
 SMALL = ("cola", "mrpc", "stsb", "rte", "wnli")  # fewer than 10,000 examples to train on
@@ -22,13 +20,13 @@ def full(task: str, start: Start, data: Data) -> FinetuneConfig:
               weight decay; AdamW with 0.01 is BERT's. Ke et al. (2021) take 2e-5 to 5e-5. The built-in language's
               tasks, for small encoders, have rates of our own
     """
-    task_set(task)
+    group = find_task(task).group
     rates: tuple[float, ...] = (1e-5, 2e-5, 3e-5, 4e-5)
     spans = Spans()
-    if task in BUILTIN:
+    if group == "builtin":
         rates, protocol = (1e-4, 3e-4, 1e-3), Protocol(epochs=5, length=128)
         spans = Spans(overlap=32, max_question=24)
-    elif task in XTREME:
+    elif group == "xtreme":
         protocol = Protocol(epochs=3, length=512)
     else:
         protocol = Protocol(epochs=10 if task in SMALL else 5, length=128)
@@ -39,7 +37,7 @@ def full(task: str, start: Start, data: Data) -> FinetuneConfig:
 def quick(task: str, start: Start, data: Data) -> FinetuneConfig:
     """One learning rate, three seeds, three epochs at most: a first look."""
     config = full(task, start, data)
-    rate = 5e-4 if task in BUILTIN else 3e-5
+    rate = 5e-4 if config.task_spec.group == "builtin" else 3e-5
     protocol = replace(config.protocol, epochs=min(3, config.protocol.epochs))
     return replace(config, grid=Grid(rates=(rate,), seeds=(0, 1, 2)), protocol=protocol)
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from headway.bench.data.transfer.examples import Question
+from headway.bench.data.transfer.spec import Question
 from headway.bench.data.transfer.windows import Windows
 
 

@@ -136,7 +136,7 @@ def _check_unfinished(configs: Sequence[FinetuneConfig], folders: Sequence[RunFo
 
 def _is_counted(config: FinetuneConfig) -> bool:
     """Whether simple classifiers have a say on the task: they answer no questions."""
-    return config.task_set.kind != "spans"
+    return config.task_spec.kind != "spans"
 
 
 def _read(config: FinetuneConfig, folder: RunFolder) -> Sweep:

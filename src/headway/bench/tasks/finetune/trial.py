@@ -1,8 +1,8 @@
 """One run of a sweep: fine-tune with one learning rate and one seed, keep the best checkpoint, score it.
 
-A step is a pure function of the weights and of (seed, step), so a run that goes on from a checkpoint ends with the same
-weights, bit for bit on a CPU. The loop is not that of `training.loop`, which serves many processes, batches in parts
-and sharded weights: here one process keeps all data on its device, replays steps, and holds the best weights in memory.
+A step is a pure function of the weights and of (seed, step), so a run that continues from a checkpoint ends with the
+same weights, bit for bit on a CPU. The loop is not that of `training.loop`, which serves many processes, batches in
+parts and sharded weights: here one process keeps all data on its device and the best weights in memory.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from transformers import PreTrainedModel
 
 from headway.bench.data.transfer.encoded import Encoded, Resident, TrainingBatches, evaluation_batches
 from headway.bench.recording import own_stream
-from headway.bench.tasks.finetune.bench import Bench
 from headway.bench.tasks.finetune.config import FinetuneConfig
 from headway.bench.tasks.finetune.data import Evaluation, Material, Scores
 from headway.bench.tasks.finetune.model import TransferLoss, load_model, quiet
+from headway.bench.tasks.finetune.training_step import SharedModel
 from headway.bench.tasks.training import checkpoint
 from headway.bench.tasks.training.journal import Journal
 from headway.bench.tasks.training.loop import seed_of
@@ -45,7 +45,7 @@ Metrics = dict[str, float]
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """What came out of one run; also in its result.json.
+    """The result of one run; also in its result.json.
 
     Args:
         score: of the best checkpoint on the first dev split, and `metrics` all of its metrics, by split.
@@ -75,26 +75,26 @@ def finetune_once(
     rate: float,
     seed: int,
     folder: RunFolder,
-    bench_of: Callable[[PreTrainedModel], Bench],
+    share: Callable[[PreTrainedModel], SharedModel],
     show: bool,
     leads: Callable[[float], bool],
 ) -> RunResult:
-    """Do one run, go on with it, or read its result if it is finished.
+    """Do one run, continue it, or read its result if it is finished.
 
     Args:
-        bench_of: what trains a model; see `Bench`.
-        leads: whether a score is the best so far; the best model then goes to the folder's model/.
+        share: puts the weights of a model into the one that runs of this process share.
+        leads: whether a score is the best so far; the model of that run is saved in the folder's model/.
     """
     described = {**settings(config), "grid": {"rate": rate, "seed": seed}}
     folder.open(described, resume=True)
     if not folder.finished:
-        bench = bench_of(load_model(config, tokenizer, seed))
-        with own_stream(bench.processes.device):
-            run = Run(config, bench, data, rate=rate, seed=seed, folder=folder)
+        shared = share(load_model(config, tokenizer, seed))
+        with own_stream(shared.processes.device):
+            run = Run(config, shared, data, rate=rate, seed=seed, folder=folder)
             run.train(show=show)
-            result = run.finished()
+            result = run.finish()
         if leads(result.score):
-            _save(folder, bench.model, tokenizer)
+            _save(folder, shared.model, tokenizer)
         write_json(folder.result_file, asdict(result))
     if folder.checkpoints.exists():
         shutil.rmtree(folder.checkpoints)
@@ -102,23 +102,24 @@ def finetune_once(
 
 
 def steps_of(config: FinetuneConfig, data: Material) -> int:
-    """Steps of each run of a sweep."""
+    """Return the number of steps of each run of a sweep."""
     return config.protocol.epochs * TrainingBatches(data.train.lengths, batch=config.protocol.batch, seed=0).per_epoch
 
 
 class Run:
-    """A run in progress, put back to its last checkpoint when it is made."""
+    """A run in progress; making one restores its last checkpoint."""
 
     def __init__(
-        self, config: FinetuneConfig, bench: Bench, data: Material, *, rate: float, seed: int, folder: RunFolder
+        self, config: FinetuneConfig, shared: SharedModel, data: Material, *, rate: float, seed: int, folder: RunFolder
     ) -> None:
-        self.protocol, self.data, self.folder, self.processes = config.protocol, data, folder, bench.processes
+        self.protocol, self.data, self.folder, self.processes = config.protocol, data, folder, shared.processes
+        self.name = f"{config.task}, rate {rate:g}, seed {seed}"
         self.rate, self.seed = rate, seed
         self.batches = TrainingBatches(data.train.lengths, batch=self.protocol.batch, seed=seed)
         self.steps = steps_of(config, data)
         self.every = self.protocol.evaluate or min(self.batches.per_epoch, EVALUATE_AT_MOST)
-        saved = bench.resumed(folder.checkpoints)
-        self.loss, self.optimizer, self.update = bench.loss, bench.optimizer, bench.update
+        saved = shared.resume(folder.checkpoints)
+        self.loss, self.optimizer, self.step = shared.loss, shared.optimizer, shared.step
         self.start: int = saved["step"]
         self.seconds: float = saved.get("seconds", 0.0)
         self.history: list[tuple[int, float]] = [(step, score) for step, score in saved.get("history", [])]
@@ -128,16 +129,17 @@ class Run:
 
     @property
     def best_step(self) -> int:
-        """The first of the steps with the highest score."""
+        """The step with the highest score; of equal ones the first."""
         return max(self.history, key=lambda entry: entry[1])[0]
 
     def train(self, *, show: bool) -> None:
+        """Take the remaining steps, with evaluations and checkpoints."""
         clock = time.perf_counter() - self.seconds
         with Journal(self.folder, steps=self.steps, start=self.start, show=show, tensorboard=False) as journal:
             self.loss.train()
             for step in range(self.start, self.steps):
-                with self._explaining():
-                    loss, norm = self.update(self.batches[step], rate=self._rate(step), seed=seed_of(self.seed, step))
+                with self._explain_errors():
+                    loss, norm = self.step(self.batches[step], rate=self._rate(step), seed=seed_of(self.seed, step))
                 self.meter.add(step, loss, norm)
                 done = step + 1
                 journal.step(done)
@@ -150,13 +152,13 @@ class Run:
                     journal.sync()
                     self._save(done)
 
-    def finished(self) -> RunResult:
-        """Score the best checkpoint on all other data. The model then has its weights."""
+    def finish(self) -> RunResult:
+        """Score the best checkpoint on all other data, and leave its weights in the model."""
         assert self.best is not None
         started = time.perf_counter()
         self.loss.load_state_dict(self.best)
         transfer = {
-            name: {language: self._judged(each, self.best_step) for language, each in languages.items()}
+            name: {language: self._judge(each, self.best_step) for language, each in languages.items()}
             for name, languages in self.data.transfer.items()
         }
         return RunResult(
@@ -176,13 +178,13 @@ class Run:
         return model_scores(self.loss, encoded, self.processes, bf16=bool(self.protocol.bf16))
 
     @contextmanager
-    def _explaining(self) -> Iterator[None]:
-        """Say what stands behind an error in a step: full memory, or weights that are broken since an earlier step."""
+    def _explain_errors(self) -> Iterator[None]:
+        """Turn an error in a step into its cause: too little memory, or weights that an earlier step broke."""
         try:
             yield
         except torch.OutOfMemoryError as error:
             raise RunStopped(
-                f"memory: expected a step to fit, got: {str(error).splitlines()[0]} Lower --batch, --length or --jobs."
+                f"run '{self.name}' ran out of memory: {str(error).splitlines()[0]} Lower --batch, --length or --jobs."
             ) from error
         except ValueError as error:  # on a CPU, attention refuses a bias that is not finite
             if (broken := self.meter.broken_step()) is not None:
@@ -193,7 +195,7 @@ class Run:
         return linear(step, steps=self.steps, warmup=self.protocol.warmup, peak=self.rate)
 
     def _mean_loss(self) -> float:
-        """Since the last time. The host waits for the device here."""
+        """Return the mean loss since the last call; the host waits for the device here."""
         reading = self.meter.read()
         self.meter.reset()
         if reading.broken_step is not None:
@@ -202,12 +204,12 @@ class Run:
 
     def _diverged(self, step: int) -> RunStopped:  # counted from 1
         return RunStopped(
-            f"loss: expected finite losses, gradients and scores, got NaN or infinity at step {step} with learning "
-            f"rate {self.rate:g} and seed {self.seed}. Leave that rate out; it is a new sweep, finished runs stay here."
+            f"run '{self.name}' diverged: its loss, gradients or scores became NaN or infinite at step {step}. Leave "
+            f"that learning rate out, which makes a new sweep; the finished runs of this one are kept."
         )
 
-    def _judged(self, each: Evaluation, step: int) -> Metrics:
-        """Metrics of the weights that a step left, which may be broken though its loss was not."""
+    def _judge(self, each: Evaluation, step: int) -> Metrics:
+        """Return the metrics of the weights after a step, which may be NaN although the step's loss was not."""
         try:
             found = self.scores(each.encoded)
         except ValueError as error:  # on a CPU, attention refuses a bias that is not finite
@@ -221,7 +223,7 @@ class Run:
     def _evaluate(self, done: int) -> Metrics:
         if (broken := self.meter.broken_step()) is not None:
             raise self._diverged(broken + 1)
-        found = {name: self._judged(each, done) for name, each in self.data.dev.items()}
+        found = {name: self._judge(each, done) for name, each in self.data.dev.items()}
         score = next(iter(found.values()))["score"]
         if not self.history or score > max(before for _, before in self.history):
             self.best = {name: value.clone() for name, value in self.loss.state_dict().items()}  # where the model is
@@ -231,7 +233,7 @@ class Run:
         return {"score": score, **{name: value for name, value in flat.items() if not name.endswith(" score")}}
 
     def _save(self, done: int) -> None:
-        """A checkpoint, and the best weights before it; what it no longer needs goes when it is whole."""
+        """Write a checkpoint, after the best weights, which it needs; then delete older ones."""
         state = {
             "seconds": self.seconds,
             "history": self.history,
@@ -254,7 +256,7 @@ class Run:
 
 @torch.no_grad()
 def model_scores(loss: TransferLoss, encoded: Encoded, processes: Processes, *, bf16: bool) -> Scores:
-    """The model's scores of each sequence, without dropout; the host waits for the device once, at the end."""
+    """Return the model's scores of each sequence, without dropout; the host waits for the device once, at the end."""
     was_training = loss.training
     loss.eval()
     resident = Resident(encoded, processes.device)
@@ -273,7 +275,7 @@ def model_scores(loss: TransferLoss, encoded: Encoded, processes: Processes, *, 
 
 
 def are_finite(found: Scores, encoded: Encoded) -> bool:
-    """Whether all scores are; those of a question's padding are minus infinity."""
+    """Return whether all scores are finite, except in a question's padding, where they are minus infinity."""
     rows = zip(found, encoded.lengths, strict=True)
     return all(np.isfinite(row[:length] if row.ndim == 2 else row).all() for row, length in rows)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headway.bench.data.text.tokenizers import VOCAB_SIZES
-from headway.bench.tasks.training.plan import Optimisation, Rhythm, at_least, check_changes
+from headway.bench.tasks.training.model_choice import ModelChoice
+from headway.bench.tasks.training.plan import Optimisation, Rhythm, at_least
 from headway.bench.tasks.training.runs import flat
 from headway.models import PRESETS, EncoderConfig, preset
 from headway.storage import config_hash, settings
@@ -19,37 +19,23 @@ FREE = ("rhythm.log", "rhythm.evaluate", "rhythm.checkpoint", "rhythm.keep", "op
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ModelChoice:
-    """A preset with an encoding.
+class EncoderChoice(ModelChoice):
+    """An encoder to pretrain.
 
-    Args:
-        sharing, segments, options: see `headway.encoding`. Pretraining has no segments unless asked: each sequence is
-            one text, and fine-tuning adds them (Chen et al. 2021b, App. A).
-        changes: anything else of `headway.models.EncoderConfig`, in place of the preset's.
+    It has no segments unless its encoding says so: each sequence is one text, and fine-tuning adds them
+    (Chen et al. 2021b, App. A).
     """
 
-    preset: str = "tiny"
     encoding: str = "diet-rel"
-    sharing: str | None = None
-    segments: str = "none"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    changes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.encoder()
+        choice = self.choice
+        object.__setattr__(self, "encoding", str(replace(choice, segments=choice.segments or "none")))
+        ModelChoice.__post_init__(self)  # slots make a new class, which super() would not find
 
-    def encoder(self, *, length: int = 1, **rest: Any) -> EncoderConfig:
-        """The model's configuration, with room for `length` positions."""
-        check_changes(self.changes, ("encoding", "sharing", "segments", "encoding_options"), length)
-        longest = max(length, {**PRESETS.get(self.preset, {}), **self.changes}.get("max_position_embeddings", 1))
-        return preset(
-            self.preset,
-            encoding=self.encoding,
-            sharing=self.sharing,
-            segments=self.segments,
-            encoding_options=dict(self.options),
-            **{**self.changes, "max_position_embeddings": longest, **rest},
-        )
+    def config(self, *, length: int = 1, **rest: Any) -> EncoderConfig:
+        """Make the encoder's configuration, with room for `length` positions."""
+        return preset(self.preset, **self._settings(PRESETS, length, rest))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,7 +96,7 @@ def without_language(source: str) -> str:
 class PretrainConfig:
     """All settings of a pretraining run."""
 
-    model: ModelChoice
+    model: EncoderChoice
     text: Text
     optimisation: Optimisation
     rhythm: Rhythm = field(default_factory=Rhythm)
@@ -118,7 +104,7 @@ class PretrainConfig:
 
     def __post_init__(self) -> None:
         at_least("seed", self.seed, 0)
-        self.model.encoder(length=self.text.length if self.text.data is None else 1)  # data has its own length
+        self.model.config(length=self.text.length if self.text.data is None else 1)  # data has its own length
 
     def resolved(self, device: str) -> PretrainConfig:
         """The same, with what depends on the kind of device filled in."""
@@ -128,4 +114,4 @@ class PretrainConfig:
     def default_folder(self) -> str:
         """The run's folder unless another is named; its name has a hash of all settings that change what is learned."""
         matters = {name: value for name, value in flat(settings(self)).items() if name not in FREE}
-        return f"runs/pretrain-{self.model.preset}-{self.model.encoding}-{config_hash(matters)}"
+        return f"runs/pretrain-{self.model.preset}-{self.model.choice.name}-{config_hash(matters)}"

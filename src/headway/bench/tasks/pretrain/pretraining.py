@@ -91,7 +91,7 @@ def _train(
     processes.on_main(lambda: folder.trains_on(text.fingerprint, config.text.data or folder.path / "data"))
     torch.manual_seed(config.seed)
     model = EncoderForMaskedLM(
-        config.model.encoder(
+        config.model.config(
             length=config.text.length,
             vocab_size=text.training.shards.vocab_size,
             pad_token_id=text.tokenizer.pad_token_id,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headway.bench.tasks.pretrain.config import ModelChoice, PretrainConfig, Text
+from headway.bench.tasks.pretrain.config import EncoderChoice, PretrainConfig, Text
 from headway.bench.tasks.training.plan import Optimisation, Rhythm
 
 
 def quick() -> PretrainConfig:
     """Two layers on the built-in language: two or three minutes on a laptop. The rates are ours."""
     return PretrainConfig(
-        model=ModelChoice(preset="tiny"),
+        model=EncoderChoice(preset="tiny"),
         text=Text(corpus=("builtin:20000",), length=64, validation=0.05),
         optimisation=Optimisation(steps=1000, batch=32, learning_rate=2e-3, warmup=0.1),
         rhythm=Rhythm(log=50, evaluate=250, checkpoint=250),
@@ -21,7 +21,7 @@ def quick() -> PretrainConfig:
 def small() -> PretrainConfig:
     """BERT-small on a text of your own: some hours on one GPU. The rates are ours, for a batch of 256."""
     return PretrainConfig(
-        model=ModelChoice(preset="bert-small"),
+        model=EncoderChoice(preset="bert-small"),
         text=Text(length=128),
         optimisation=Optimisation(steps=50_000, batch=256, learning_rate=5e-4, warmup=0.025),
         rhythm=Rhythm(log=100, evaluate=2500, checkpoint=2500),
@@ -38,7 +38,7 @@ def paper() -> PretrainConfig:
               optimiser nor weight decay; these are AdamW with BERT's constants (Devlin et al. 2019, App. A.2)
     """
     return PretrainConfig(
-        model=ModelChoice(preset="bert-base"),
+        model=EncoderChoice(preset="bert-base"),
         text=Text(corpus=("hub:wikimedia/wikipedia:20231101.en",), kind="wordpiece", vocab_size=30_522, length=128),
         optimisation=Optimisation(steps=500_000, batch=4096, learning_rate=0.0018, warmup=0.025),
         rhythm=Rhythm(log=100, evaluate=5000, checkpoint=20_000),
@@ -52,7 +52,7 @@ def paper_multilingual() -> PretrainConfig:
     Departs:  as `paper`
     """
     return PretrainConfig(
-        model=ModelChoice(preset="bert-base"),
+        model=EncoderChoice(preset="bert-base"),
         text=Text(kind="unigram", vocab_size=120_000, length=512),
         optimisation=Optimisation(steps=125_000, batch=4096, learning_rate=0.0018, warmup=0.025),
         rhythm=Rhythm(log=100, evaluate=5000, checkpoint=20_000),

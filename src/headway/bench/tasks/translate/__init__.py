@@ -2,13 +2,12 @@
 
 from headway.bench.tasks.training.plan import Rhythm
 from headway.bench.tasks.training.runs import RunStopped
-from headway.bench.tasks.translate.config import ModelChoice, Optimisation, ParallelData, TranslateConfig
+from headway.bench.tasks.translate.config import Optimisation, ParallelData, TranslateConfig, TranslatorChoice
 from headway.bench.tasks.translate.decode import Translation, Translator
 from headway.bench.tasks.translate.score import Scores, compare, score
 from headway.bench.tasks.translate.training import Result, run
 
 __all__ = [
-    "ModelChoice",
     "Optimisation",
     "ParallelData",
     "Result",
@@ -18,6 +17,7 @@ __all__ = [
     "TranslateConfig",
     "Translation",
     "Translator",
+    "TranslatorChoice",
     "compare",
     "run",
     "score",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,8 +11,9 @@ from torch.optim import Adam, Optimizer
 from headway.bench.data.translation.batches import MULTIPLE
 from headway.bench.data.translation.cleaning import Rules
 from headway.bench.data.translation.vocabulary import KINDS, VOCAB_SIZE
+from headway.bench.tasks.training.model_choice import ModelChoice
 from headway.bench.tasks.training.optimizer import fusible, groups
-from headway.bench.tasks.training.plan import Rhythm, Steps, above_zero, at_least, check_changes
+from headway.bench.tasks.training.plan import Rhythm, Steps, above_zero, at_least
 from headway.bench.tasks.training.runs import flat
 from headway.bench.tasks.training.schedule import inverse_square_root
 from headway.models.translation import TRANSLATION_PRESETS, TranslationConfig, translation_preset
@@ -25,35 +25,14 @@ SAVED = ("average", "best", "last")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ModelChoice:
-    """A preset with an encoding.
+class TranslatorChoice(ModelChoice):
+    """An encoder-decoder to train."""
 
-    Args:
-        sharing, options: see `headway.encoding`.
-        changes: anything else of `headway.models.translation.TranslationConfig`, in place of the preset's.
-    """
-
-    preset: str = "tiny"
     encoding: str = "sinusoidal"
-    sharing: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    changes: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.translation()
-
-    def translation(self, *, length: int = 1, **rest: Any) -> TranslationConfig:
-        """The model's configuration, with room for `length` positions."""
-        check_changes(self.changes, ("encoding", "sharing", "encoding_options"), length)
-        given = {**TRANSLATION_PRESETS.get(self.preset, {}), **self.changes}
-        longest = max(length, given.get("max_position_embeddings", 1))
-        return translation_preset(
-            self.preset,
-            encoding=self.encoding,
-            sharing=self.sharing,
-            encoding_options=dict(self.options),
-            **{**self.changes, "max_position_embeddings": longest, **rest},
-        )
+    def config(self, *, length: int = 1, **rest: Any) -> TranslationConfig:
+        """Make the model's configuration, with room for `length` positions."""
+        return translation_preset(self.preset, **self._settings(TRANSLATION_PRESETS, length, rest))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,7 +141,7 @@ class TranslateConfig:
             the lowest loss on dev (of checkpoints at whose step there is an evaluation), or the last ones.
     """
 
-    model: ModelChoice
+    model: TranslatorChoice
     data: ParallelData
     optimisation: Optimisation
     rhythm: Rhythm = field(default_factory=Rhythm)
@@ -181,13 +160,13 @@ class TranslateConfig:
                 f"evaluation every {self.rhythm.evaluate} steps and a checkpoint every {self.rhythm.checkpoint}. "
                 f"Pass --evaluate-every {self.rhythm.checkpoint}."
             )
-        self.model.translation(length=self.data.rules.max_tokens)
+        self.model.config(length=self.data.rules.max_tokens)
 
     def resolved(self, device: str) -> TranslateConfig:
         """The same, with what depends on the kind of device and on the model's width filled in."""
         plan = self.optimisation.resolved(device)
         if plan.learning_rate is None:
-            peak = (self.model.translation().hidden_size * plan.warmup) ** -0.5
+            peak = (self.model.config().hidden_size * plan.warmup) ** -0.5
             plan = replace(plan, learning_rate=peak)
         return replace(self, optimisation=plan)
 
@@ -195,4 +174,4 @@ class TranslateConfig:
     def default_folder(self) -> str:
         """The run's folder unless another is named; its name has a hash of all settings that change what is learned."""
         matters = {name: value for name, value in flat(settings(self)).items() if name not in FREE}
-        return f"runs/translate-{self.model.preset}-{self.model.encoding}-{config_hash(matters)}"
+        return f"runs/translate-{self.model.preset}-{self.model.choice.name}-{config_hash(matters)}"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from headway.bench.data.translation.cleaning import Rules
 from headway.bench.tasks.training.plan import Rhythm
-from headway.bench.tasks.translate.config import ModelChoice, Optimisation, ParallelData, TranslateConfig
+from headway.bench.tasks.translate.config import Optimisation, ParallelData, TranslateConfig, TranslatorChoice
 
 WMT14 = ParallelData(source="hub:wmt14:de-en", languages="en-de")
 
@@ -18,7 +18,9 @@ def quick() -> TranslateConfig:
     exactly, none fewer than 40: without order nobody knows who does what to whom.
     """
     return TranslateConfig(
-        model=ModelChoice(preset="tiny", changes={"norm": "pre", "hidden_dropout_prob": 0.0, "label_smoothing": 0.0}),
+        model=TranslatorChoice(
+            preset="tiny", changes={"norm": "pre", "hidden_dropout_prob": 0.0, "label_smoothing": 0.0}
+        ),
         data=ParallelData(
             source="builtin:20000:0:max_depth=1:max_words=12:nouns=12:verbs=6:intransitives=4:adjectives=6",
             rules=Rules(max_tokens=64),
@@ -37,7 +39,7 @@ def small() -> TranslateConfig:
     """Four layers of 256 on a few ten or hundred thousand pairs of your own: an hour or less on one GPU. The numbers
     are ours; the checkpoint with the lowest loss on dev is saved, because so few pairs are soon learned by heart."""
     return TranslateConfig(
-        model=ModelChoice(preset="small", changes={"hidden_dropout_prob": 0.3}),
+        model=TranslatorChoice(preset="small", changes={"hidden_dropout_prob": 0.3}),
         data=ParallelData(vocab_size=8000, rules=Rules(max_tokens=128)),
         optimisation=Optimisation(steps=10_000, tokens=8192, step_tokens=8192, warmup=2000, learning_rate=1e-3),
         rhythm=Rhythm(log=100, evaluate=500, checkpoint=500),
@@ -55,7 +57,7 @@ def shaw_base() -> TranslateConfig:
               For the paper's absolute baseline pass --encoding sinusoidal
     """
     return TranslateConfig(
-        model=ModelChoice(preset="shaw-base", encoding="shaw", sharing="none", options={"clip": 16}),
+        model=TranslatorChoice(preset="shaw-base", encoding="shaw:clip=16,sharing=none"),
         data=WMT14,
         optimisation=Optimisation(steps=100_000, tokens=4096, step_tokens=25_000, warmup=4000),
         rhythm=Rhythm(log=100, evaluate=5000, checkpoint=5000),
@@ -71,7 +73,7 @@ def shaw_big() -> TranslateConfig:
     Departs:  as `shaw_base`. The paper saves checkpoints every ten minutes, here it is every 1,500 steps
     """
     return TranslateConfig(
-        model=ModelChoice(preset="big", encoding="shaw", sharing="head", options={"clip": 8}),
+        model=TranslatorChoice(preset="big", encoding="shaw:clip=8,sharing=head"),
         data=WMT14,
         optimisation=Optimisation(steps=300_000, tokens=4096, step_tokens=25_000, warmup=4000),
         rhythm=Rhythm(log=100, evaluate=6000, checkpoint=1500),
@@ -90,7 +92,7 @@ def diet_base() -> TranslateConfig:
               the Hub's wmt18 has more. Cross-attention has no position unless asked (--set cross=same)
     """
     return TranslateConfig(
-        model=ModelChoice(preset="diet-base", encoding="diet-rel"),
+        model=TranslatorChoice(preset="diet-base", encoding="diet-rel"),
         data=ParallelData(source="hub:wmt18:de-en", languages="en-de"),
         optimisation=Optimisation(steps=250_000, tokens=4096, step_tokens=25_000, warmup=4000),
         rhythm=Rhythm(log=100, evaluate=5000, checkpoint=5000),

@@ -11,8 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from headway.bench.data.text.readers import Problems
-from headway.bench.data.translation.readers import lines
+from headway.bench.data.reading import Problems, decode_line, read_lines
 from headway.storage import atomic_path, check_file
 
 BLOCK = 4096  # lines of a file that are sorted by length together
@@ -20,16 +19,27 @@ STANDARD = "-"
 
 
 def blocks(source: str) -> Iterator[list[str]]:
-    """The lines of a file, many at a time; of standard input ("-"), as many as have come, so that nobody waits."""
+    """Yield the lines of a file in blocks; of standard input ("-") those that have arrived, so that nobody waits."""
     if source == STANDARD:
         yield from _arrived(sys.stdin.buffer)
         return
-    path = Path(source)
-    if not path.is_file():
+    if not Path(source).is_file():
         raise FileNotFoundError(f"input: expected a file, or - for standard input, got {source!r}, which is none.")
-    each = (line or "" for _, line in lines(path, Problems("raise"), otherwise=""))
-    while block := list(islice(each, BLOCK)):
+    lines = file_lines(source)
+    while block := list(islice(lines, BLOCK)):
         yield block
+
+
+def file_lines(path: str) -> Iterator[str]:
+    """Yield the lines of a text file; raise where it is not there or empty."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"input: expected a text file, got {path!r}, which is none. Check the path.")
+    problems, empty = Problems("raise"), True
+    for _, line in read_lines(Path(path), problems):
+        empty = False
+        yield line or ""
+    if empty:
+        problems.add_empty(Path(path))
 
 
 def check_output(path: str | None) -> None:
@@ -55,8 +65,10 @@ def _arrived(file: BinaryIO) -> Iterator[list[str]]:
 
     def read() -> None:
         try:
+            start = 0
             for number, raw in enumerate(file, start=1):
-                waiting.put(_decoded(raw, number))
+                waiting.put(decode_line(raw, f"standard input, line {number}", start).strip())
+                start += len(raw)
             waiting.put(None)
         except Exception as error:  # raised where lines are asked for
             waiting.put(error)
@@ -76,20 +88,3 @@ def _arrived(file: BinaryIO) -> Iterator[list[str]]:
             raise item
         if item is None:
             return
-
-
-def _decoded(raw: bytes, number: int) -> str:
-    try:
-        return raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"standard input, line {number}: expected UTF-8, got byte 0x{raw[error.start]:02x} ({error.reason}). "
-            f"Convert it (iconv -f LATIN1 -t UTF-8)."
-        ) from error
-
-
-def read_lines(path: str) -> list[str]:
-    """All lines of a text file."""
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"input: expected a text file, got {path!r}, which is none. Check the path.")
-    return [line or "" for _, line in lines(Path(path), Problems("raise"), otherwise="")]

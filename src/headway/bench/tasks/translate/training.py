@@ -170,7 +170,7 @@ def _train(
 def model_config(config: TranslateConfig, data: Prepared) -> TranslationConfig:
     """The model's configuration for the data's vocabulary and lengths."""
     tokenizer = data.tokenizer
-    return config.model.translation(
+    return config.model.config(
         length=config.data.rules.max_tokens,
         vocab_size=highest_id(tokenizer) + 1,
         pad_token_id=tokenizer.pad_token_id,

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from transformers import BertConfig, BertForSequenceClassification
 
 from headway.bench.data.transfer.encoded import Resident, flat
 from headway.bench.recording import own_stream
+from headway.bench.tasks.finetune.config import Data, Start
 from headway.bench.tasks.finetune.model import TransferLoss
-from headway.bench.tasks.finetune.update import Update, recordable
+from headway.bench.tasks.finetune.recipes import full
+from headway.bench.tasks.finetune.training_step import SharedModel, TrainingStep, is_recordable
 from headway.bench.tasks.training.optimizer import adamw, hold_rates, set_rate
 from headway.models import EncoderForSequenceClassification, preset
 
@@ -34,24 +39,24 @@ def made(**settings):
     return EncoderForSequenceClassification(config).train()
 
 
-def update_of(model, encoded):
+def step_of(model, encoded):
     loss = TransferLoss(model, "classes").train()
     optimizer = adamw(loss, weight_decay=0.1)
-    return Update(loss, optimizer, Resident(encoded, CPU), batch=2, clip=0.05, bf16=False, record=False)
+    return TrainingStep(loss, optimizer, Resident(encoded, CPU), batch=2, clip=0.05, bf16=False, record=False)
 
 
 def test_two_steps_are_those_of_the_formula():
     encoded, tokens, segments = sequences()
     model = made()
     other = copy.deepcopy(model)
-    update = update_of(model, encoded)
+    step = step_of(model, encoded)
     decaying = [p for p in other.parameters() if p.dim() > 1 and p is not other.encoder.encoding.table]
     decaying = [p for p in decaying if not any(p is q for q in other.encoder.segments.parameters())]
     spared = [p for p in other.parameters() if not any(p is q for q in decaying)]
     groups = [{"params": decaying, "weight_decay": 0.1}, {"params": spared, "weight_decay": 0.0}]
     plain = torch.optim.AdamW(groups, betas=(0.9, 0.999), eps=1e-6)
     for chosen, rate in (((2, 0), 1e-3), ((3, 1), 5e-4)):
-        loss, norm = update(np.array(chosen), rate=rate, seed=1)
+        loss, norm = step(np.array(chosen), rate=rate, seed=1)
         longest = max(len(tokens[at]) for at in chosen)
         ids = torch.tensor([tokens[at] + [0] * (longest - len(tokens[at])) for at in chosen])
         kinds = torch.tensor([segments[at] + [0] * (longest - len(segments[at])) for at in chosen])
@@ -75,17 +80,17 @@ def test_dropout_is_of_the_seed_alone():
     chosen = np.array([0, 2])
     losses = []
     for seed in (1, 1, 2):
-        update = update_of(made(hidden_dropout_prob=0.3), encoded)
+        step = step_of(made(hidden_dropout_prob=0.3), encoded)
         torch.rand(seed)  # what was drawn before does not matter
-        losses.append(update(chosen, rate=1e-3, seed=seed)[0].item())
+        losses.append(step(chosen, rate=1e-3, seed=seed)[0].item())
     assert losses[0] == losses[1] != losses[2]
 
 
 def test_steps_of_our_encoders_are_recorded_up_to_their_length():
     ours = made(max_position_embeddings=64)
-    assert recordable(ours, length=64) and not recordable(ours, length=65)
+    assert is_recordable(ours, length=64) and not is_recordable(ours, length=65)
     config = BertConfig(num_attention_heads=4, max_position_embeddings=64, **SIZES)
-    assert not recordable(BertForSequenceClassification(config), length=64)
+    assert not is_recordable(BertForSequenceClassification(config), length=64)
 
 
 def test_a_cpu_needs_no_stream():
@@ -101,3 +106,29 @@ def test_rates_that_are_held_follow_set_rate_in_place():
     set_rate(optimizer, 0.5)
     assert [rate.item() for rate in held] == [0.5, 5.0]
     assert all(group["lr"] is rate for group, rate in zip(optimizer.param_groups, held, strict=True))
+
+
+def shared(model, **protocol):
+    config = full("rte", Start(model="m"), Data(train=("glue",)))
+    config = replace(config, protocol=replace(config.protocol, **protocol))
+    data = SimpleNamespace(train=flat([[5, 6, 7]], [[0, 0, 1]], labels=np.array([1]), pad=0))
+    return SharedModel(config, model, data, SimpleNamespace(device=torch.device("cpu")), graphs=False)
+
+
+def test_positions_and_segments_have_a_rate_of_their_own():
+    model = EncoderForSequenceClassification(
+        preset("tiny", encoding="diet-rel", segments="per-head", num_labels=2, **SIZES)
+    )
+    times = {}
+    for group in shared(model, position_rate=10.0).optimizer.param_groups:
+        times |= {id(parameter): group.get("times", 1.0) for parameter in group["params"]}
+    for name, parameter in model.named_parameters():
+        of_encoding = name.startswith(("encoder.encoding.", "encoder.segments."))
+        assert times[id(parameter)] == (10.0 if of_encoding else 1.0), name
+
+
+def test_a_rate_of_positions_that_are_not_ours_is_refused():
+    model = BertForSequenceClassification(BertConfig(num_attention_heads=2, **SIZES))
+    shared(model)
+    with pytest.raises(ValueError, match=r"position_rate: expected 1 .* got 10"):
+        shared(model, position_rate=10.0)
