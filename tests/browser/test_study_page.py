@@ -10,7 +10,7 @@ from headway.bench.report.study.page import study_page
 
 pytestmark = pytest.mark.browser
 
-made = runpy.run_path(str(Path(__file__).parents[1] / "unit" / "report" / "study_results.py"))
+made = runpy.run_path(str(Path(__file__).parents[1] / "unit" / "bench" / "report" / "study_results.py"))
 SPACE, ENTER, RIGHT = "\ue00d", "\ue007", "\ue014"
 
 

@@ -1,40 +1,82 @@
-"""The command line: one thin command a verb. Imports stand inside the commands, so that `--help` is instant."""
+"""The command line: a module for each command, imported when that command is asked for, so that `--help` is instant."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
 import headway
-from headway.cli.analyze import analyze
-from headway.cli.claims import claims
-from headway.cli.convert import convert
-from headway.cli.cost import cost
-from headway.cli.finetune import finetune
-from headway.cli.pretrain import pretrain
-from headway.cli.study import report, study
-from headway.cli.translate import translate
+
+STYLE: dict[str, Any] = {
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,
+    "no_args_is_help": True,
+}
+COMMANDS = {  # name: where it is, and what it does in a few words
+    "list": ("encodings:list_encodings", "List the encodings and their parameters."),
+    "pretrain": ("pretrain:pretrain", "Pretrain an encoder on masked words."),
+    "finetune": ("finetune:finetune", "Fine-tune an encoder on GLUE, XTREME and others."),
+    "translate": (":translation", "Train a translation model, translate, score."),
+    "convert": ("convert:convert", "Give a pretrained model another position encoding."),
+    "analyze": ("analyze:analyze", "Say what a model's positions learned."),
+    "cost": ("cost:cost", "Measure what position costs on this machine."),
+    "study": ("study:study", "Compare many encodings; write a report."),
+    "report": ("study:report", "Write the report of a study once more."),
+    "claims": ("claims:claims", "Compare the papers' claims with our results."),
+}
+TRANSLATE = {
+    "train": ("translate:train", "Train an encoder-decoder on parallel text."),
+    "decode": ("translate:decode", "Translate text, a sentence a line."),
+    "score": ("translate:score", "Score translations with BLEU and chrF."),
+}
+
+
+def lazy(commands: dict[str, tuple[str, str]]) -> type[TyperGroup]:
+    """A group of commands that are imported when they are asked for."""
+
+    class LazyGroup(TyperGroup):
+        def __init__(self, **rest: Any) -> None:
+            super().__init__(**rest)
+            self.commands = dict.fromkeys(commands)  # type: ignore[assignment]  # names; get_command imports the rest
+
+        def get_command(self, ctx: Any, cmd_name: str) -> Any:
+            if cmd_name not in commands:
+                return None
+            place, _, name = commands[cmd_name][0].partition(":")
+            try:
+                found = getattr(import_module(f"headway.cli.{place}".rstrip(".")), name)
+            except ModuleNotFoundError as error:
+                if (error.name or "").startswith("headway"):
+                    raise
+                advice = "" if "pip install" in str(error) else ": pip install 'headway[all]'"
+                typer.echo(f"headway {cmd_name}: {error}{advice}", err=True)
+                raise typer.Exit(2) from None
+            if not isinstance(found, typer.Typer):
+                command, found = found, typer.Typer(**{**STYLE, "no_args_is_help": False})
+                found.command(cmd_name)(command)
+            return get_command(found)
+
+        def format_commands(self, ctx: Any, formatter: Any) -> None:
+            with formatter.section("Commands"):
+                formatter.write_dl([(name, help) for name, (_, help) in commands.items()])
+
+    return LazyGroup
+
 
 app = typer.Typer(
     name="headway",
     help="Position encodings for transformers: compare them, measure them, use them.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    cls=lazy(COMMANDS),
+    **STYLE,
 )
-app.command()(analyze)
-app.command()(claims)
-app.command()(convert)
-app.command()(cost)
-app.command()(finetune)
-app.command()(pretrain)
-app.command()(study)
-app.add_typer(translate, name="translate")
-app.command()(report)
+translation = typer.Typer(
+    help="Train a translation model, translate text with it, score translations.", cls=lazy(TRANSLATE), **STYLE
+)
 
 
 def main() -> None:
@@ -54,67 +96,6 @@ def _root(
     pass
 
 
-@app.command("list")
-def list_encodings(
-    layers: Annotated[int | None, typer.Option(help="Layers of the model; else 12.")] = None,
-    heads: Annotated[int | None, typer.Option(help="Heads of each layer; else 12.")] = None,
-    head_dim: Annotated[int | None, typer.Option(help="Width of a head; else 64.")] = None,
-    max_length: Annotated[int | None, typer.Option(help="Longest sequence of training; else 512.")] = None,
-    parameters: Annotated[
-        bool, typer.Option("--parameters", help="Parameters of whole models beside Table 6 of the DIET paper.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
-) -> None:
-    """List every encoding: where it acts, its parameters (for BERT-base), whether it extends, its paper.
-
-    Examples: headway list --layers 4 --heads 8; headway list --parameters
-    """
-    sizes = {"layers": layers, "heads": heads, "head-dim": head_dim, "max-length": max_length}
-    if parameters:
-        if named := [f"--{name}" for name, value in sizes.items() if value is not None]:
-            raise typer.BadParameter(f"--parameters: expected none of {', '.join(named)}: the models are the paper's.")
-        _list_parameters(as_json)
-        return
-    base = {"layers": 12, "heads": 12, "head-dim": 64, "max-length": 512}
-    layers, heads, head_dim, max_length = (base[name] if value is None else value for name, value in sizes.items())
-    from headway.encodings.overview import overview
-
-    try:
-        rows = overview(num_layers=layers, num_heads=heads, head_dim=head_dim, max_length=max_length)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-    if as_json:
-        typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"{layers} layers of {heads} heads x {head_dim}, up to {max_length} positions")
-    for column in ("encoding", "acts on", "sharing", "extends", "paper"):
-        table.add_column(column, overflow="fold")
-    table.add_column("parameters", justify="right", no_wrap=True)
-    for row in rows:
-        extends = "yes" if row.extends else f"no, {max_length}"
-        acts = ", ".join(row.places) or "nothing"
-        table.add_row(row.name, acts, row.sharing or "-", extends, row.paper, f"{row.parameters:,}")
-    Console().print(table)
-
-
-def _list_parameters(as_json: bool) -> None:
-    from headway.models.parameters import parameter_table
-
-    rows = parameter_table()
-    if as_json:
-        typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title="Parameters of BERT-base, in millions; Chen et al. (2021b), Table 6")
-    table.add_column("model", overflow="fold")
-    for column in ("English", "paper", "multilingual", "paper"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for row in rows:
-        ours = (f"{row.english / 1e6:.1f}", f"{row.multilingual / 1e6:.1f}")
-        table.add_row(row.model, ours[0], f"{row.paper_english:.1f}", ours[1], f"{row.paper_multilingual:.1f}")
-    Console().print(table)
+@translation.callback()
+def _translate() -> None:
+    pass

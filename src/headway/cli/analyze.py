@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.cli.options import seed_option
+from headway.cli.settings import MAX_SEED
 
 if TYPE_CHECKING:
     from headway.pretrained.analysis import Measures
@@ -39,7 +39,7 @@ def analyze(
     stack: Annotated[str, typer.Option(help="Of an encoder-decoder: encoder or decoder.")] = "encoder",
     figures: Annotated[bool, typer.Option("--figures/--no-figures", help="PNG and SVG files beside the page.")] = True,
     revision: Annotated[str | None, typer.Option(help="Of a model on the Hub: a branch, tag or commit.")] = None,
-    seed: Annotated[int, seed_option("Of the fits and of the choice of texts.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of the fits and of the choice of texts.")] = 0,
     show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:

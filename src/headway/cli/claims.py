@@ -49,9 +49,9 @@ def claims(
     if as_json:
         typer.echo(json.dumps(to_json(entries, found), indent=2, ensure_ascii=False, allow_nan=False))
     elif as_markdown:
-        typer.echo(show.markdown(entries))
+        typer.echo(show.as_markdown(entries))
     elif claim is not None:
-        typer.echo("\n\n".join(map(show.full, entries)))
+        typer.echo("\n\n".join(map(show.as_text, entries)))
     else:
         show.print_table(entries, found.notes)
 

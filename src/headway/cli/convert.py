@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.options import seed_option
+from headway.cli.settings import MAX_SEED
 
 if TYPE_CHECKING:
     from headway.pretrained.conversion.operation import ConvertConfig, Result
@@ -14,16 +14,11 @@ if TYPE_CHECKING:
 
 def convert(
     model: Annotated[str, typer.Argument(help="Folder or Hub name of a BERT, RoBERTa, ... or headway model.")],
-    to: Annotated[str, typer.Option(help="tisa, diet-rel, diet-abs, t5 or alibi.")],
+    to: Annotated[str, typer.Option(help="tisa, diet-rel, diet-abs, t5 or alibi; options as in tisa:kernels=5.")],
     out: Annotated[str, typer.Option(help="A new folder for the converted model.")],
     mode: Annotated[
         str, typer.Option(help="supplement keeps the position embeddings; replace takes them out.")
     ] = "supplement",
-    kernels: Annotated[int | None, typer.Option(help="Of TISA; else 5.")] = None,
-    rank: Annotated[int | None, typer.Option(help="Of DIET-ABS; else the head width.")] = None,
-    buckets: Annotated[int | None, typer.Option(help="Of T5; else 32.")] = None,
-    max_distance: Annotated[int | None, typer.Option(help="Of T5; else 128.")] = None,
-    sharing: Annotated[str | None, typer.Option(help="none, head or layer; else none.")] = None,
     max_length: Annotated[
         int | None, typer.Option(help="Tokens of the longest text it is for; else as it was. More: --mode replace.")
     ] = None,
@@ -37,7 +32,7 @@ def convert(
         str | None, typer.Option(help="Loss of masked words at these lengths, such as 128,512,1024; needs --text.")
     ] = None,
     revision: Annotated[str | None, typer.Option(help="Of a model on the Hub: a branch, tag or commit.")] = None,
-    seed: Annotated[int, seed_option("Of what is drawn: words, masks, a random start.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of words, masks and a random start.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Give a pretrained encoder a position bias, beside its position embeddings or in their place.
@@ -49,7 +44,7 @@ def convert(
 
     \b
     Examples:
-      headway convert bert-base-uncased --to tisa --kernels 5 --out bert-tisa
+      headway convert bert-base-uncased --to tisa:kernels=5 --out bert-tisa
       headway convert roberta-base --to diet-rel --mode replace --max-length 2048 --text books.txt --out roberta-long
       headway convert runs/learned/model --to tisa --mode replace --text books.txt --lengths 128,512 --out runs/tisa
       headway convert albert-base-v2 --to tisa --mode replace --text books.txt --lengths 128,512,1024 --out albert-tisa
@@ -65,11 +60,6 @@ def convert(
             out=out,
             revision=revision,
             mode=mode,
-            kernels=kernels,
-            rank=rank,
-            buckets=buckets,
-            max_distance=max_distance,
-            sharing=sharing,
             max_length=max_length,
             start=start,
             text=text,

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-from headway.cli.options import seed_option
+from headway.bench.tasks.finetune import Data, FinetuneConfig, Result, Start, run, run_all
+from headway.bench.tasks.finetune.recipes import RECIPES
+from headway.bench.tasks.finetune.recipes import recipe as named
+from headway.cli.options import configured, tell_of_new
+from headway.cli.settings import Changes
 
-if TYPE_CHECKING:
-    from headway.bench.tasks.finetune import FinetuneConfig, Result
+SHOWN = (
+    *("data=data.train", "data.dev", "data.transfer", "data.predict", "data.languages"),
+    *("learning-rate=grid.rates", "protocol.epochs", "protocol.batch", "protocol.length"),
+)
 
 
+@configured(FinetuneConfig, SHOWN, without=("task", "start.model"), run=run)
 def finetune(
     tasks: Annotated[
         list[str],
@@ -24,53 +31,11 @@ def finetune(
         ),
     ],
     model: Annotated[str, typer.Option(help="Folder or Hub name of one of our encoders or any of transformers.")],
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[NAME[@SPLIT[:LANGUAGES]]=]SOURCE",
-            help="Folder, file, or hub[:NAME]; several are trained on together.",
-        ),
-    ] = None,
-    dev: Annotated[
-        list[str] | None,
-        typer.Option(metavar="[NAME[@SPLIT]=]SOURCE", help="Chooses checkpoints; else the task's own dev split."),
-    ] = None,
-    transfer: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME[@SPLIT[:LANGUAGES]]=SOURCE", help="Evaluated after training, in all its languages."),
-    ] = None,
-    predict: Annotated[
-        list[str] | None, typer.Option(metavar="[NAME[@SPLIT]=]SOURCE", help="Write predictions, as GLUE takes them.")
-    ] = None,
-    languages: Annotated[str | None, typer.Option(help="Of --transfer and --predict, such as de,zh; else all.")] = None,
-    recipe: Annotated[str, typer.Option(help="full (rates x 5 seeds, as the papers) or quick.")] = "full",
-    learning_rate: Annotated[list[float] | None, typer.Option(help="May be given several times.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="How many.")] = None,
-    seed: Annotated[int, seed_option("The first one.")] = 0,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the training data.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Sequences of a step.")] = None,
-    position_rate: Annotated[
-        float | None,
-        typer.Option(help="Times the learning rate, for positions and segments; those per head hardly move at 1."),
-    ] = None,
-    length: Annotated[int | None, typer.Option(help="Tokens of a sequence or window.")] = None,
-    overlap: Annotated[int | None, typer.Option(help="Tokens that windows of a question's text share.")] = None,
-    evaluate_every: Annotated[int | None, typer.Option(help="Steps between evaluations; else an epoch.")] = None,
-    checkpoint_every: Annotated[int | None, typer.Option(help="Steps between checkpoints to resume from.")] = None,
-    bf16: Annotated[bool | None, typer.Option("--bf16/--no-bf16", help="bfloat16; else on a GPU only.")] = None,
-    segments: Annotated[str | None, typer.Option(help="Of pairs, for our encoders: input or per-head.")] = None,
-    tokenizer: Annotated[str | None, typer.Option(help="Folder or Hub name; else the model's own.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Examples to train on.")] = None,
-    on_error: Annotated[str, typer.Option(help="raise stops at bad rows, skip leaves them out and counts.")] = "raise",
-    baselines: Annotated[bool, typer.Option("--baselines", help="Also score simple classifiers.")] = False,
-    jobs: Annotated[int, typer.Option(help="Runs at once, in processes that share the device.")] = 1,
-    graphs: Annotated[bool, typer.Option("--graphs/--no-graphs", help="On a GPU, replay steps as CUDA graphs.")] = True,
-    out: Annotated[
-        str | None, typer.Option(help="Folder of all runs, with one a task where there are several; else runs/NAME.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the runs in the folder.")] = False,
-    cpu: Annotated[bool, typer.Option("--cpu", help="Leave a GPU alone.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    recipe: Annotated[str, typer.Option(help=f"The grid of runs: {', '.join(RECIPES)}; full is the papers'.")] = "full",
+    *,
+    given: Changes,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds, from 0 on; else the recipe's.")] = None,
+    options: dict[str, Any],
 ) -> None:
     """Fine-tune a pretrained encoder: learning rates x seeds, the best checkpoint of each run, the median over seeds.
 
@@ -86,67 +51,28 @@ def finetune(
       headway finetune xnli --model xlm-roberta-base --data mnli=glue --dev xnli=xnli --transfer xnli=xnli
       headway finetune squad --model m --data squad --transfer xquad=xquad --transfer mlqa=mlqa
     """
-    from headway.cli.failures import told
-
-    with told():
-        from headway.bench.tasks.finetune import Data, Grid, Start, run_all
-        from headway.bench.tasks.finetune.recipes import recipe as named
-        from headway.cli.options import given, tell_of_new
-
-        def asked(task: str) -> FinetuneConfig:
-            config = named(recipe)(
-                task,
-                Start(model=model, tokenizer=tokenizer, segments=segments),
-                Data(
-                    train=tuple(data or ()),
-                    dev=tuple(dev or ()),
-                    transfer=tuple(transfer or ()),
-                    predict=tuple(predict or ()),
-                    languages=tuple(languages.split(",")) if languages else (),
-                    limit=limit,
-                    on_error=on_error,
-                ),
-            )
-            return replace(
-                config,
-                grid=Grid(
-                    rates=tuple(learning_rate) if learning_rate else config.grid.rates,
-                    seeds=tuple(range(seed, seed + (len(config.grid.seeds) if seeds is None else seeds))),
-                ),
-                protocol=given(
-                    config.protocol,
-                    epochs=epochs,
-                    batch=batch,
-                    position_rate=position_rate,
-                    length=length,
-                    evaluate=evaluate_every,
-                    checkpoint=checkpoint_every,
-                    bf16=bf16,
-                ),
-                spans=given(config.spans, overlap=overlap),
-            )
-
-        if len(set(tasks)) < len(tasks):
-            raise ValueError(f"tasks: expected each once, got {' '.join(tasks)}.")
-        configs = [asked(task) for task in tasks]
-        sets = [config.task_set for config in configs]
-        _check_used("overlap", overlap, "questions", any(each.kind == "spans" for each in sets), tasks)
-        _check_used("segments", segments, "pairs", any(each.pair for each in sets), tasks)
-        outs = [out if out is None or len(tasks) == 1 else f"{out}/{task.replace(':', '-')}" for task in tasks]
-        for config, folder in zip(configs, outs, strict=True):
-            tell_of_new(folder or config.default_folder, resume=resume)
-        results = run_all(
-            configs, outs, resume=resume, progress=not quiet, jobs=jobs, baselines=baselines, cpu=cpu, graphs=graphs
-        )
-        for result in results:
-            if len(results) > 1:
-                typer.echo(f"{result.task}:")
-            tell(result)
-
-
-def _check_used(name: str, value: object, wanted: str, there: bool, tasks: list[str]) -> None:
-    if value is not None and not there:
-        raise ValueError(f"{name}: expected a task of {wanted} beside it, got {' '.join(tasks)}. Leave --{name} out.")
+    if len(set(tasks)) < len(tasks):
+        raise ValueError(f"tasks: expected each once, got {' '.join(tasks)}.")
+    configs = []
+    for task in tasks:
+        config = named(recipe)(task, given.build(Start, "start", model=model), given.build(Data, "data"))
+        if seeds is not None:
+            given.refuse(["grid.seeds"], "beside --seeds")
+            config = replace(config, grid=replace(config.grid, seeds=tuple(range(seeds))))
+        configs.append(given.apply(config))
+    if not any(config.task_spec.kind == "spans" for config in configs):
+        given.refuse([path for path in given if path.startswith("spans.")], "for tasks that are no questions")
+    if not any(config.task_spec.pair for config in configs):
+        given.refuse(["start.segments"], "for tasks of single texts")
+    out = options.pop("out")
+    outs = [out if out is None or len(tasks) == 1 else f"{out}/{task.replace(':', '-')}" for task in tasks]
+    for config, folder in zip(configs, outs, strict=True):
+        tell_of_new(folder or config.default_folder, resume=options["resume"])
+    results = run_all(configs, outs, **options)
+    for result in results:
+        if len(results) > 1:
+            typer.echo(f"{result.task}:")
+        tell(result)
 
 
 def tell(result: Result) -> None:

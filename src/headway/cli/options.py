@@ -1,66 +1,196 @@
-"""Options that commands share, and what those that train do with theirs before they begin."""
+"""A command's options, generated from the configuration that it fills and the function that it calls.
+
+`configured` shows chosen settings as options of their own; every other setting is given by `--set PATH=VALUE` and
+listed by `--help-all`. A new field of a configuration needs no change here or in a command.
+"""
 
 from __future__ import annotations
 
-import json
+import inspect
 import os
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
-T = TypeVar("T")
+from headway.cli.failures import told
+from headway.cli.settings import Changes, Setting, find_settings, function_settings
+
+SET = "Any other setting; may be given several times. Nothing after the = is no value."
+ALL = "List the settings of --set, and exit."
+QUIET = Setting("quiet", bool, False, "Show no progress.")
 
 
-def seed_option(help: str) -> Any:
-    """A seed that every generator of random numbers takes."""
-    return typer.Option(min=0, max=2**32 - 1, help=help)
+def configured(
+    kind: type,
+    shown: Iterable[str],
+    *,
+    without: Iterable[str] = (),
+    recipe: Callable[[str], Any] | None = None,
+    run: Callable[..., Any] | None = None,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the settings of a configuration as options.
+
+    The command takes their values as its parameter `given` and, with `run`, those of `run` as `options`; the options
+    stand in the help where these parameters stand in its signature.
+
+    Args:
+        kind: the dataclass of the configuration.
+        shown: paths of settings that have options of their own, named after their last part, or NAME=PATH. An
+            upper-case name is an argument.
+        without: settings that the command fills in by itself.
+        recipe: makes the configuration whose values `--help-all` shows as defaults, from the command's option --recipe.
+        run: a function whose parameters with a default become options; `progress` becomes --quiet.
+    """
+    settings = {path: each for path, each in find_settings(kind).items() if path not in without}
+    flags = {}
+    for each in shown:
+        name, _, path = each.rpartition("=")
+        flags[name or path.split(".")[-1].replace("_", "-")] = settings[path]
+    calls = function_settings(run) if run else {}
+    if "progress" in calls:
+        calls["progress"] = QUIET
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def call(**values: Any) -> None:
+            with told():
+                given = Changes(settings)
+                for flag, setting in flags.items():
+                    if texts := _texts(values.pop(_name(flag))):
+                        given.add(setting.path, texts, flag if flag.isupper() else f"--{flag}")
+                for path, texts in _pairs(values.pop("set_") or []).items():
+                    given.add(path, texts, f"--set {path}")
+                if run:
+                    values["options"] = _call_options(calls, values)
+                del values["help_all"]
+                command(given=given, **values)
+
+        listed = [setting for setting in settings.values() if setting not in flags.values()]
+        generated = {
+            "given": [
+                *(_parameter(flag, setting, show_default=recipe is None) for flag, setting in flags.items()),
+                _keyword("set_", list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help=SET), None),
+                _keyword(
+                    "help_all",
+                    bool,
+                    typer.Option("--help-all", is_eager=True, callback=_lister(listed, recipe), help=ALL),
+                    False,
+                ),
+            ],
+            "options": [
+                _parameter(each.path.replace("_", "-"), each, show_default=True, negatable=each.default is not False)
+                for each in calls.values()
+            ],
+        }
+        parameters: list[inspect.Parameter] = []
+        for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+            parameters += generated.get(name, [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)])
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return call
+
+    return decorate
 
 
-def check_made(data: str | None, options: Mapping[str, Any]) -> None:
-    """Raise for options of how data are made where they are made already."""
-    _refuse("data", data, "made", options)
-
-
-def check_trained(tokenizer: str | None, options: Mapping[str, Any]) -> None:
-    """Raise for options of a tokenizer to train where one is given."""
-    _refuse("tokenizer", tokenizer, "trained", options)
-
-
-def _refuse(name: str, given: str | None, done: str, options: Mapping[str, Any]) -> None:
-    named = [f"--{option}" for option, value in options.items() if value is not None]
-    if given is not None and named:
-        raise ValueError(
-            f"{name}: expected none of {', '.join(named)} beside it, because {given} is {done} already, got both."
-        )
-
-
-def tell_of_new(folder: str, *, resume: bool) -> None:
-    """Say that there is nothing to go on with, where --resume was given: the folder's name may be wrong."""
+def tell_of_new(folder: str | os.PathLike[str], *, resume: bool) -> None:
+    """Say that there is nothing to resume, where --resume was given: the folder's name may be wrong."""
     from headway.bench.tasks.training.runs import RunFolder
 
     if resume and not RunFolder(Path(folder)).config_file.is_file() and os.environ.get("RANK", "0") == "0":
         typer.echo(f"{folder} holds no run to resume: a new one begins", err=True)
 
 
-def given(part: T, **values: Any) -> T:
-    """The part of a configuration with those values that were given."""
-    return replace(part, **{name: value for name, value in values.items() if value is not None})  # type: ignore[type-var]
+def _parameter(flag: str, setting: Setting, *, show_default: bool, negatable: bool = True) -> inspect.Parameter:
+    """The parameter that stands for a setting in a command's signature, as typer reads it."""
+    help, name = setting.help, _name(flag)
+    if flag.isupper():
+        return _keyword(name, str, typer.Argument(metavar=flag, help=help))
+    if show_default and not isinstance(setting.default, bool) and setting.default not in (MISSING, None, (), ""):
+        help = f"{help} [default: {_text(setting.default)}]"
+    if setting.kind is not bool:
+        option = typer.Option(f"--{flag}", metavar=setting.metavar, help=help)
+        if show_default and setting.default is MISSING and "." not in setting.path:  # nothing else gives it
+            return _keyword(name, list[str], option)
+        return _keyword(name, list[str] | None, option, None)
+    switch = f"--{flag}/--no-{flag}" if negatable else f"--{flag}"
+    return _keyword(name, bool | None, typer.Option(switch, help=help), None)
 
 
-def pairs(name: str, texts: list[str] | None) -> dict[str, Any] | None:
-    """NAME=VALUE options as a mapping; a value is JSON where it can be (8, 0.5, true, null), else text."""
-    if not texts:
-        return None
-    values: dict[str, Any] = {}
+def _keyword(name: str, hint: Any, option: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    annotation = Annotated[hint, option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _call_options(calls: Mapping[str, Setting], values: dict[str, Any]) -> dict[str, Any]:
+    """Arguments for a function from the options of its parameters, which are taken out of `values`."""
+    options = {}
+    for name, setting in calls.items():
+        texts = _texts(values.pop(_name(setting.path)))
+        value = setting.parse(texts, f"--{setting.path}") if texts else setting.default
+        options[name] = not value if setting is QUIET else value
+    return options
+
+
+def _lister(settings: list[Setting], recipe: Callable[[str], Any] | None) -> Callable[[typer.Context, bool], None]:
+    """What --help-all does: one entry a setting, with type, default and the first sentence of its description."""
+
+    def show(context: typer.Context, asked: bool) -> None:
+        if not asked:
+            return
+        name = context.params.get("recipe") or "quick"
+        with told():
+            base = recipe(name) if recipe else None
+        defaults = f" Defaults are those of recipe {name}; put --recipe NAME first for others." if recipe else ""
+        formatter = context.make_formatter()
+        formatter.write_text(f"Settings of {context.command_path}, given by --set PATH=VALUE.{defaults}")
+        formatter.write_paragraph()
+        rows = []
+        for setting in settings:
+            value = _at(base, setting.path) if base else setting.default
+            default = "" if value is MISSING else f" [default: {_text(value) or 'none'}]"
+            path = f"{setting.path}.{setting.metavar}" if setting.is_mapping else f"{setting.path}={setting.metavar}"
+            rows.append((path, f"{setting.help.split('. ')[0].rstrip('.')}{default}"))
+        formatter.write_dl(rows, col_max=34)
+        typer.echo(formatter.getvalue().rstrip())
+        raise typer.Exit
+
+    return show
+
+
+def _at(config: Any, path: str) -> Any:
+    for name in path.split("."):
+        config = getattr(config, name)
+    return config
+
+
+def _name(flag: str) -> str:
+    return flag.lower().replace("-", "_")
+
+
+def _texts(value: Any) -> list[str]:
+    """The value of an option as texts; none where it was not given."""
+    return [] if value is None else list(value) if isinstance(value, list | tuple) else [_text(value)]
+
+
+def _text(value: Any) -> str:
+    """A value as one would type it."""
+    if value is None or isinstance(value, bool):
+        return "" if value is None else str(value).lower()
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={_text(each)}" for name, each in value.items())
+    return ",".join(map(_text, value)) if isinstance(value, tuple) else str(value)
+
+
+def _pairs(texts: list[str]) -> dict[str, list[str]]:
+    """The values of each path, of texts PATH=VALUE."""
+    found: dict[str, list[str]] = {}
     for text in texts:
-        key, equals, value = text.partition("=")
-        if not key or not equals:
-            raise ValueError(f"--{name}: expected NAME=VALUE, got {text!r}.")
-        try:
-            values[key] = json.loads(value)
-        except ValueError:
-            values[key] = value
-    return values
+        path, equals, value = text.partition("=")
+        if not path or not equals:
+            raise ValueError(f"--set: expected PATH=VALUE, got {text!r}. --help-all lists the paths.")
+        found.setdefault(path, []).append(value)
+    return found

@@ -1,0 +1,78 @@
+"""`headway list`: the encodings, and the parameters they add."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from headway.cli.failures import told
+
+SIZES = {"layers": 12, "heads": 12, "head-dim": 64, "max-length": 512}  # BERT-base
+
+
+@told()
+def list_encodings(
+    layers: Annotated[int | None, typer.Option(help="Layers of the model; else 12.")] = None,
+    heads: Annotated[int | None, typer.Option(help="Heads of each layer; else 12.")] = None,
+    head_dim: Annotated[int | None, typer.Option(help="Width of a head; else 64.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Longest sequence of training; else 512.")] = None,
+    parameters: Annotated[
+        bool, typer.Option("--parameters", help="Parameters of whole models beside Table 6 of the DIET paper.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """List every encoding: where it acts, its parameters (for BERT-base), whether it extends, its paper.
+
+    Examples: headway list --layers 4 --heads 8; headway list --parameters
+    """
+    given = dict(zip(SIZES, (layers, heads, head_dim, max_length), strict=True))
+    if parameters:
+        if named := [f"--{name}" for name, value in given.items() if value is not None]:
+            raise ValueError(f"--parameters: expected none of {', '.join(named)}: the models are the paper's.")
+        _list_parameters(as_json)
+        return
+    from headway.encodings.overview import overview
+
+    layers, heads, head_dim, max_length = (SIZES[name] if value is None else value for name, value in given.items())
+    rows = overview(num_layers=layers, num_heads=heads, head_dim=head_dim, max_length=max_length)
+    if as_json:
+        typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        return
+    table = _table(f"{layers} layers of {heads} heads x {head_dim}, up to {max_length} positions", "encoding")
+    for column in ("acts on", "sharing", "extends"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("parameters", justify="right", no_wrap=True)
+    table.add_column("paper")
+    for row in rows:
+        acts = ", ".join(row.places).replace("queries and keys", "q and k") or "nothing"
+        extends, paper = "yes" if row.extends else "no", row.paper.split(", ")[0].replace(" et al.", "")
+        table.add_row(row.name, acts, row.sharing or "-", extends, f"{row.parameters:,}", paper)
+    Console().print(table)
+
+
+def _list_parameters(as_json: bool) -> None:
+    from headway.models.parameters import parameter_table
+
+    rows = parameter_table()
+    if as_json:
+        typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        return
+    table = _table("Parameters of BERT-base, in millions; Chen et al. (2021b), Table 6", "model")
+    for column in ("English", "paper", "multilingual", "paper"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        ours = (f"{row.english / 1e6:.1f}", f"{row.multilingual / 1e6:.1f}")
+        table.add_row(row.model, ours[0], f"{row.paper_english:.1f}", ours[1], f"{row.paper_multilingual:.1f}")
+    Console().print(table)
+
+
+def _table(title: str, first: str) -> Table:
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column(first, no_wrap=True)
+    return table
