@@ -80,7 +80,7 @@ def test_the_command_converts_compares_and_writes(folders, tmp_path):
 
 
 def test_the_command_supplements_albert_without_text(folders, tmp_path):
-    done = run(folders / "albert", "--to", "tisa", "--kernels", 2, "--out", tmp_path / "out", "--quiet")
+    done = run(folders / "albert", "--to", "tisa:kernels=2", "--out", tmp_path / "out", "--quiet")
     assert done.exit_code == 0, done.output
     before = AlbertForMaskedLM.from_pretrained(folders / "albert").eval()
     after = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
@@ -148,7 +148,7 @@ def test_finetune_takes_a_converted_model(folders, tmp_path):
     from headway.bench.tasks.finetune import run as finetune
     from headway.bench.tasks.finetune.recipes import quick
 
-    convert(BertForMaskedLM.from_pretrained(folders / "bert"), "tisa", mode="replace", kernels=1).save_pretrained(
+    convert(BertForMaskedLM.from_pretrained(folders / "bert"), "tisa:kernels=1", mode="replace").save_pretrained(
         tmp_path / "model"
     )
     tokenizer = AutoTokenizer.from_pretrained(folders / "bert")
@@ -180,7 +180,7 @@ def pretrained(tmp_path_factory):
     own.command()(pretrain)
     out = tmp_path_factory.mktemp("pretrain") / "run"
     asked = ("--corpus", "builtin:300", "--encoding", "learned", "--length", 32, "--steps", 6, "--batch", 8)
-    sizes = ("--set", "max_position_embeddings=32", "--set", "hidden_size=64")
+    sizes = ("--set", "model.changes.max_position_embeddings=32", "--set", "model.changes.hidden_size=64")
     done = CliRunner().invoke(own, [*map(str, asked + sizes), "--cpu", "--quiet", "--out", str(out)])
     assert done.exit_code == 0, done.output
     return out / "model"
@@ -189,14 +189,14 @@ def pretrained(tmp_path_factory):
 def test_the_command_converts_what_pretrain_made(folders, pretrained, tmp_path):
     from headway.models import EncoderForMaskedLM
 
-    asked = ("--to", "tisa", "--kernels", 2, "--text", folders / "text.txt", "--quiet")
+    asked = ("--to", "tisa:kernels=2", "--text", folders / "text.txt", "--quiet")
     beside = run(pretrained, *asked, "--out", tmp_path / "beside")
     assert beside.exit_code == 0, beside.output
     assert "after import headway.models" in beside.output
     written = json.loads((tmp_path / "beside" / "conversion.json").read_text())
     assert written["closeness"]["relative_error"] < 1e-6 and written["removed"] == 0
     model = EncoderForMaskedLM.from_pretrained(tmp_path / "beside")
-    assert model.config.encoding == "learned+tisa"
+    assert model.config.encoding == "learned+tisa:kernels=2,sharing=none,segments=none"
 
     alone = run(pretrained, *asked, "--mode", "replace", "--lengths", "16,32,64", "--out", tmp_path / "alone")
     assert alone.exit_code == 0, alone.output
@@ -207,7 +207,7 @@ def test_the_command_converts_what_pretrain_made(folders, pretrained, tmp_path):
     assert written["losses"]["original"]["64"] is None and written["losses"]["converted"]["64"] > 0
     assert (tmp_path / "alone" / "losses.png").is_file()
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "alone")
-    assert type(model) is EncoderForMaskedLM and model.config.encoding == "tisa"
+    assert type(model) is EncoderForMaskedLM and model.config.choice.name == "tisa"
     assert AutoTokenizer.from_pretrained(tmp_path / "alone").model_max_length == 32
 
 

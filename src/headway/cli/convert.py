@@ -9,7 +9,7 @@ import typer
 from headway.cli.settings import MAX_SEED
 
 if TYPE_CHECKING:
-    from headway.pretrained.conversion.operation import ConvertConfig, Result
+    from headway.pretrained.conversion.run import ConvertConfig, Result
 
 
 def convert(
@@ -52,12 +52,11 @@ def convert(
     from headway.cli.failures import told
 
     with told():
-        from headway.pretrained.conversion.operation import ConvertConfig
+        from headway.pretrained.conversion.run import ConvertConfig
 
         config = ConvertConfig(
             model=model,
             to=to,
-            out=out,
             revision=revision,
             mode=mode,
             max_length=max_length,
@@ -66,17 +65,17 @@ def convert(
             lengths=_lengths(lengths),
             seed=seed,
         )
-        _tell(config, _run(config, quiet))
+        _tell(config, _run(config, out, quiet))
 
 
-def _run(config: ConvertConfig, quiet: bool) -> Result:
+def _run(config: ConvertConfig, out: str, quiet: bool) -> Result:
     from rich.console import Console
 
-    from headway.pretrained.conversion.operation import run
+    from headway.pretrained.conversion.run import run
 
     console = Console(stderr=True, quiet=quiet)
     with console.status("") as status:
-        return run(config, tell=status.update)
+        return run(config, out, progress=status.update)
 
 
 def _lengths(text: str | None) -> tuple[int, ...]:

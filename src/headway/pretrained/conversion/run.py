@@ -1,4 +1,4 @@
-"""The whole job of `headway convert`: load, convert, compare, write."""
+"""What `headway convert` does: load a model, convert it, compare it with its original, and write it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,30 @@ from headway.pretrained.conversion.surgery import convert, room_of
 from headway.storage import atomic_path, environment, write_json
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ConvertConfig:
-    """What to convert, and how; see `headway.pretrained.conversion.convert`."""
+    """What to convert, and how; see `headway.pretrained.conversion.convert`.
+
+    Args:
+        model: folder or Hub name of a BERT, RoBERTa, ... or headway model.
+        to: the bias: tisa, diet-rel, diet-abs, t5 or alibi, with options as in tisa:kernels=5.
+        mode: supplement keeps the position embeddings; replace takes them out.
+        max_length: tokens of the longest text that the model is for; as it was unless given. More needs mode replace.
+        start: fit (to the model's own scores), zero or random; unless given, fit to replace and zero to supplement.
+        text: a file of text such as the model reads: its first half to fit on, its second to compare on.
+        lengths: numbers of tokens, such as 128,512,1024, at which the loss of masked words is measured; needs text.
+        revision: of a model on the Hub: a branch, tag or commit.
+        seed: of words, masks and a random start.
+    """
 
     model: str
-    to: str  # NAME[:OPTION=VALUE,...], such as tisa:kernels=3; see `headway.encodings.EncodingChoice`
-    out: str
-    revision: str | None = None  # of a model on the Hub: a branch, tag or commit
+    to: str
     mode: str = "supplement"
     max_length: int | None = None
     start: str | None = None
-    text: str | None = None  # a file: its first half to fit on, its second to compare on
+    text: str | None = None
     lengths: tuple[int, ...] = ()
+    revision: str | None = None
     seed: int = 0
 
 
@@ -46,15 +57,20 @@ class Result:
     losses: dict[str, dict[int, float | None]]  # of "original" and "converted", by length
 
 
-def run(config: ConvertConfig, *, tell: Callable[[str], None] = lambda message: None) -> Result:
-    """Convert a model and write it, its tokenizer, conversion.json and, for lengths, losses.png and losses.svg."""
-    out = Path(config.out)
+def run(config: ConvertConfig, out: str | Path, *, progress: Callable[[str], None] = lambda message: None) -> Result:
+    """Convert a model and write it, its tokenizer, conversion.json and, for lengths, losses.png and losses.svg.
+
+    Args:
+        out: a new folder for all of that.
+        progress: called with what is done next.
+    """
+    out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FileExistsError(f"out: expected a new folder, got {out}, which is there already. Name another one.")
     to_fit, to_compare = (None, None) if config.text is None else halves(read_text(config.text))
     if config.lengths and to_compare is None:
         raise ValueError("lengths: expected a text to measure the loss on, got none. Give --text FILE.")
-    tell("loading")
+    progress("loading")
     original = load_original(config.model, revision=config.revision)
     tokenizer = load_tokenizer(config.model, revision=config.revision)
     if config.lengths and not predicts_words(original):
@@ -62,7 +78,7 @@ def run(config: ConvertConfig, *, tell: Callable[[str], None] = lambda message: 
             f"lengths: expected a model that names masked words (ForMaskedLM), got {type(original).__name__}. "
             f"Leave --lengths out."
         )
-    tell(f"converting to {config.to}")
+    progress(f"converting to {config.to}")
     converted = convert(
         original,
         config.to,
@@ -76,11 +92,11 @@ def run(config: ConvertConfig, *, tell: Callable[[str], None] = lambda message: 
     _check_room(config.lengths, longest(original), longest(converted))
     closeness, losses = None, {}
     if to_compare is not None:
-        tell("comparing")
+        progress("comparing")
         closeness = compare(original, converted, tokenizer, to_compare, seed=config.seed)
     if config.lengths and to_compare is not None:
         for name, model in (("original", original), ("converted", converted)):
-            tell(f"loss by length, {name}")
+            progress(f"loss by length, {name}")
             losses[name] = loss_by_length(model, tokenizer, to_compare, config.lengths, seed=config.seed)
     room = room_of(original)
     result = Result(
@@ -94,7 +110,7 @@ def run(config: ConvertConfig, *, tell: Callable[[str], None] = lambda message: 
         losses=losses,
     )
     tokenizer.model_max_length = room.positions(original) if config.max_length is None else config.max_length
-    tell("writing")
+    progress("writing")
     with atomic_path(out) as folder, quiet():
         converted.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
