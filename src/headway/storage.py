@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,8 @@ def settings(config: Any) -> dict[str, Any]:
 
 
 def _is_newcomer(config: Any, field: Field[Any]) -> bool:
-    return bool(field.metadata.get("later")) and getattr(config, field.name) == field.default
+    default = field.default if field.default_factory is MISSING else field.default_factory()
+    return bool(field.metadata.get("later")) and getattr(config, field.name) == default
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

@@ -60,9 +60,13 @@ def configured(
             with told():
                 given = Changes(settings)
                 for flag, setting in flags.items():
-                    if texts := _texts(values.pop(_name(flag))):
+                    texts = _texts(values.pop(_name(flag)))
+                    if setting.is_mapping:
+                        for name, named in _pairs(texts, f"--{flag}").items():
+                            given.add(f"{setting.path}.{name}", named, f"--{flag} {name}")
+                    elif texts:
                         given.add(setting.path, texts, flag if flag.isupper() else f"--{flag}")
-                for path, texts in _pairs(values.pop("set_") or []).items():
+                for path, texts in _pairs(values.pop("set_") or [], "--set").items():
                     given.add(path, texts, f"--set {path}")
                 if run:
                     values["options"] = _call_options(calls, values)
@@ -185,12 +189,15 @@ def _text(value: Any) -> str:
     return ",".join(map(_text, value)) if isinstance(value, tuple) else str(value)
 
 
-def _pairs(texts: list[str]) -> dict[str, list[str]]:
-    """The values of each path, of texts PATH=VALUE."""
+def _pairs(texts: list[str], option: str) -> dict[str, list[str]]:
+    """Return the values of each name, from texts NAME=VALUE that were given to an option."""
     found: dict[str, list[str]] = {}
     for text in texts:
         path, equals, value = text.partition("=")
         if not path or not equals:
-            raise ValueError(f"--set: expected PATH=VALUE, got {text!r}. --help-all lists the paths.")
+            advice = (
+                "PATH=VALUE, got {!r}. --help-all lists the paths." if option == "--set" else "NAME=VALUE, got {!r}."
+            )
+            raise ValueError(f"{option}: expected {advice.format(text)}")
         found.setdefault(path, []).append(value)
     return found

@@ -23,10 +23,10 @@ from headway.storage import write_json
 
 TRAIN = (
     *("model=model.preset", "model.encoding", "data.source", "data.target", "data.dev_source", "data.dev_target"),
-    *("data.data", "optimisation.steps", "optimisation.tokens", "optimisation.learning_rate", "seed"),
+    *("data.test", "data.data", "optimisation.steps", "optimisation.tokens", "optimisation.learning_rate", "seed"),
 )
 TRAINED = ("data.kind", "data.vocab_size")  # of a tokenizer
-READ = ("source", "target", "dev_source", "dev_target", "held_out", "languages", "on_error", "tokenizer")
+READ = ("source", "target", "dev_source", "dev_target", "held_out", "on_error", "tokenizer")
 MADE = (*(f"data.{name}" for name in READ), "data.rules.max_ratio", "data.rules.strict", *TRAINED)
 DECODE = ("beam", "length_penalty", "n_best", "sample", "temperature", "top_k", "top_p", "seed")
 
@@ -41,13 +41,14 @@ def train(
     """Train an encoder-decoder, from parallel text to a model that `headway translate decode` and transformers load.
 
     Trains a shared vocabulary if none is given, tokenises, trains, and saves. Without a source it learns to translate
-    the built-in language, in about a minute. Killed at any moment, it goes on with --resume and ends the same.
+    the built-in language, in about a minute. A run that was killed continues with --resume and ends the same. Test sets
+    are translated once, by the saved model, with the settings decoding.*, such as --set decoding.beam=10.
 
     \b
     Examples:
       headway translate train --encoding diet-rel --out runs/quick
       headway translate train --recipe small --source train.en --target train.de --dev-source dev.en --dev-target dev.de
-      headway translate train --recipe small --source pairs.tsv --encoding shaw:clip=4
+      headway translate train --recipe small --source pairs.tsv --test news=news.en,news.de --encoding shaw:clip=4
       torchrun --nproc-per-node 8 -m headway translate train --recipe shaw-big
     """
     if "data.data" in given:
@@ -58,7 +59,7 @@ def train(
         given.refuse(["data.held_out"], "beside --dev-source, of which all is dev")
     config = named(recipe)
     if "data.source" in given:  # another source forgets what belongs to the recipe's
-        data = replace(config.data, target=None, dev_source=None, dev_target=None, languages=None)
+        data = replace(config.data, target=None, dev_source=None, dev_target=None, languages=None, test={})
         config = replace(config, data=data)
     config = given.apply(config)
     if config.data.source.split(":")[0] in ("builtin", "hub"):
@@ -122,6 +123,7 @@ def score(
         int | None, typer.Option(min=1, help="Of the paired bootstrap, for several systems; else 1000.")
     ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes, for several systems; else 1.")] = None,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Ignore case, for uncased BLEU.")] = False,
     out: Annotated[str | None, typer.Option(help="Also write the numbers, as JSON.")] = None,
 ) -> None:
     """Score translations with SacreBLEU and chrF, and compare systems with its paired bootstrap.
@@ -140,7 +142,7 @@ def score(
     samples, jobs = samples or 1000, jobs or 1
     texts = {name: list(file_lines(name)) for name in systems}
     references = [list(file_lines(name)) for name in reference]
-    found = {name: scores_of(lines, references) for name, lines in texts.items()}
+    found = {name: scores_of(lines, references, lowercase=lowercase) for name, lines in texts.items()}
     for name, each in found.items():
         typer.echo(
             f"{name}: BLEU {each.bleu:.2f}, chrF {each.chrf:.2f}, exact {each.exact_match:.2%}, "
@@ -148,7 +150,9 @@ def score(
         )
     first = next(iter(found.values()))
     typer.echo(f"BLEU: {first.bleu_signature}\nchrF: {first.chrf_signature}")
-    compared = compare(texts, references, samples=samples, jobs=jobs) if len(texts) > 1 else []
+    compared = []
+    if len(texts) > 1:
+        compared = compare(texts, references, samples=samples, jobs=jobs, lowercase=lowercase)
     for row in compared:
         beside = "" if row.p_value is None else f", p = {row.p_value:.4f} beside {systems[0]}"
         typer.echo(f"{row.system}: {row.metric} {row.mean:.2f} ± {row.interval:.2f} (95 %){beside}")
@@ -167,11 +171,18 @@ def tell(result: Result) -> None:
             if reasons:
                 counts = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
                 typer.echo(f"left out of {split}: {counts}")
-        scores = "" if result.bleu is None else f", BLEU {result.bleu:.1f}, exact {result.exact_match:.1%}"
         typer.echo(
             f"{result.parameters:,} parameters, {result.steps:,} steps of {result.tokens // result.steps:,} tokens, "
             f"{result.epochs:.1f} epochs, {result.tokens_per_second:,.0f} tokens/s\n"
-            f"dev: loss {result.saved_loss:.3f}{scores} with {result.saved}\n"
+            f"dev: loss {result.saved_loss:.3f} with {result.saved}"
+        )
+        for name, scores in result.scores.items():
+            part = "" if scores["sentences"] == scores["of"] else f" of {scores['of']:,}"
+            typer.echo(
+                f"{name}: BLEU {scores['bleu']:.2f}, exact {scores['exact_match']:.1%}, {scores['sentences']:,}{part} "
+                f"sentences; {scores['bleu_signature']}"
+            )
+        typer.echo(
             f"wrote {result.folder}: {', '.join(sorted(path.name for path in Path(result.folder).glob('[!.]*')))}\n"
             f"translate with: headway translate decode INPUT --model {result.folder}/model"
         )

@@ -74,8 +74,9 @@ def _number(run: Result, where: str) -> float:
 
 def _of_seeds(kind: str) -> Callable[[Plan, Row, Column, Finished], Cell]:
     def filled(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
+        test, _, metric = column.value.rpartition("/")  # of a translation, the scores of a test set
         values = {
-            str(planned.seed): column.scale * float(result[column.value])
+            str(planned.seed): column.scale * float(result["scores"][test][metric] if test else result[metric])
             for planned, result in finished
             if planned.job.kind == kind and (not column.task or planned.task == column.task)
         }

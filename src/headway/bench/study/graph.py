@@ -17,7 +17,7 @@ Paced = TypeVar("Paced", Optimisation, TranslateOptimisation)
 
 POSITIONS = 128  # that an analysis looks at
 NOT_OF_TEXT = ("data", "evaluation_rows", "mask_probability")  # what tokenizer and shards do not depend on
-NOT_OF_PAIRS = ("data", "translated")
+NOT_OF_PAIRS = ("data", "translated", "test")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -210,8 +210,9 @@ def made_of_others(kind: str, config: Config, folder: Path, result: Mapping[str,
     from headway.bench.tasks.pretrain import Text
     from headway.bench.tasks.pretrain.text import fingerprints as of_text
     from headway.bench.tasks.training.preparing import are_others, is_changed
-    from headway.bench.tasks.translate import ParallelData
+    from headway.bench.tasks.translate import ParallelData, TranslateConfig
     from headway.bench.tasks.translate.data import fingerprints as of_pairs
+    from headway.bench.tasks.translate.data import test_fingerprints as of_test_sets
 
     if kind == "text":
         return is_changed(folder / "data", of_text(restored(Text, config)))
@@ -219,6 +220,10 @@ def made_of_others(kind: str, config: Config, folder: Path, result: Mapping[str,
         return is_changed(folder / "data", of_pairs(restored(ParallelData, config)))
     if kind in ("finetune", "simple") and "sources" in result:
         return are_others(result["sources"], of_tasks(restored(FinetuneConfig, config)))
+    if kind == "translate":
+        found = of_test_sets(restored(TranslateConfig, config).data)
+        before = [result["scores"][name]["fingerprint"] for name in found]
+        return are_others(before, list(found.values()))
     return False
 
 

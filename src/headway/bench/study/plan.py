@@ -68,7 +68,7 @@ class Column:
         source: the kind of job that it comes from, or mean.
         task: which fine-tuning task or translation; of mean, names of other columns separated by commas.
         value: where in the result: of fine-tuning score, SPLIT/METRIC, or transfer/DATA/METRIC (the mean over
-            languages); of lengths a length; of other jobs the name of a number.
+            languages); of translations also TEST/METRIC; of lengths a length; of other jobs the name of a number.
         measure: what it is, in words.
         scale: the shown number is this many times the saved one.
         higher: whether more is better.
@@ -196,7 +196,9 @@ class Plan:
         if column.source == "pretrain":
             _known(what, [column.value], _numbers(pretrain.Result))
         elif column.source == "translate":
-            _known(what, [column.value], _numbers(translate.Result))
+            if rest:
+                _known(what, [first], self.translate[column.task].data.test)
+            _known(what, rest or [first], _numbers(translate.Scores if rest else translate.Result))
         elif column.source == "parameters":
             _known(what, [column.value], VOCABULARIES)
         elif column.source == "cost" and self.cost is not None:

@@ -121,8 +121,8 @@ def test_rows_of_jsonl_that_are_no_pair(tmp_path, content, message):
     [
         (("missing.en", "missing.de"), {}, r"source: expected a file, hub:NAME or builtin, got 'missing\.en'"),
         (("EXISTS", "missing.de"), {}, r"target: expected a file, got 'missing\.de'"),
-        (("builtin", "x.de"), {}, "target: expected none, builtin has both sides"),
-        (("hub:wmt14:de-en",), {}, "languages: expected the direction of hub:wmt14:de-en, got none"),
+        (("builtin", "x.de"), {}, "target: builtin has both sides"),
+        (("hub:wmt14:de-en",), {}, "languages: the direction of hub:wmt14:de-en is not known"),
         (("hub:wmt14",), {"languages": "en"}, "languages: expected SOURCE-TARGET such as en-de, got 'en'"),
         (("builtin",), {"split": "validation"}, "split: expected one of train, dev, test"),
         (("builtin",), {"held_out": 0.7}, "held_out: expected a share"),

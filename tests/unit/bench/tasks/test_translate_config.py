@@ -12,6 +12,7 @@ from headway.bench.tasks.training.plan import Rhythm
 from headway.bench.tasks.translate.config import Optimisation, ParallelData, TranslateConfig, TranslatorChoice
 from headway.bench.tasks.translate.data import texts
 from headway.bench.tasks.translate.recipes import RECIPES, diet_base, quick, recipe, shaw_base, shaw_big
+from headway.models.translation import Decoding
 from headway.storage import settings
 
 
@@ -30,6 +31,7 @@ from headway.storage import settings
         (lambda: ParallelData(held_out=0.0), "held_out: expected a share above 0"),
         (lambda: ParallelData(dev_target="a.de"), "dev_source: expected one beside dev_target='a.de'"),
         (lambda: ParallelData(translated=-1), "translated: expected a whole number of at least 0"),
+        (lambda: ParallelData(test={"dev": "a,b"}), "test: dev is the name of the text to evaluate on"),
         (lambda: Rules(max_tokens=1), "max_tokens: expected an integer of at least 2"),
         (lambda: Rules(max_ratio=0.5), "max_ratio: expected at least 1"),
         (lambda: TranslatorChoice(preset="huge"), "preset: expected one of shaw-base, diet-base, big, small, tiny"),
@@ -89,6 +91,15 @@ def test_every_recipe_can_be_written_down_and_named(name):
     assert replace(config, rhythm=replace(config.rhythm, checkpoint=2, evaluate=2)).default_folder != folder
 
 
+def test_configurations_without_test_sets_have_the_hash_that_they_had():
+    """`test`, `decoding` and `lowercase` came later: at their defaults they are not part of the description."""
+    said = settings(quick())
+    assert not {"decoding", "lowercase"} & set(said) and "test" not in said["data"]
+    changed = replace(quick(), decoding=Decoding(beam=10))
+    assert settings(changed)["decoding"]["beam"] == 10
+    assert changed.default_folder != quick().default_folder
+
+
 def test_the_model_has_room_for_the_longest_pair():
     config = TranslateConfig(
         model=TranslatorChoice(preset="tiny"), data=ParallelData(), optimisation=Optimisation(steps=1), rhythm=Rhythm()
@@ -109,4 +120,6 @@ def test_training_and_dev_share_no_sentence(tmp_path):
         assert not sides[0] & sides[1] and len(sides[0] | sides[1]) == 500 and len(sides[1]) > 20
     with pytest.raises(ValueError, match=r"dev_source: expected one beside hub:wmt14:de-en:train.*hub:wmt14:de-en\."):
         texts(ParallelData(source="hub:wmt14:de-en:train", languages="de-en"))
+    with pytest.raises(ValueError, match="joins files, which have no dev split, and Hub datasets"):
+        texts(ParallelData(source=f"{tmp_path}/mine.en+hub:wmt14:de-en", languages="en-de"))
     texts(ParallelData(source="hub:wmt14:de-en:train", dev_source="hub:wmt14:de-en:test", languages="de-en"))

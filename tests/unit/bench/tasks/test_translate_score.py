@@ -29,6 +29,20 @@ def test_scores_are_those_of_the_sacrebleu_command(tmp_path):
     assert found.sentences == 60
 
 
+def test_lower_case_is_the_option_of_the_sacrebleu_command(tmp_path):
+    texts = [text.upper() if n % 2 else text for n, text in enumerate(GOOD)]
+    for name, lines in (("system", texts), ("reference", REFERENCES)):
+        (tmp_path / name).write_text("".join(line + "\n" for line in lines))
+    command = [sys.executable, "-m", "sacrebleu", tmp_path / "reference", "-i", tmp_path / "system", "-lc", "-w", "6"]
+    wanted = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    found = score(texts, [REFERENCES], lowercase=True)
+    assert found.bleu == pytest.approx(wanted["score"], abs=1e-6)
+    assert found.bleu_signature == wanted["signature"] and "case:lc" in found.bleu_signature
+    assert found.bleu > score(texts, [REFERENCES]).bleu + 20
+    rows = compare({"one": GOOD, "upper": texts}, [REFERENCES], samples=20, lowercase=True)
+    assert {row.p_value for row in rows} == {None, 1.0}
+
+
 def test_exact_match_is_any_reference_word_for_word():
     found = score(["a b", "c", "d"], [["a  b ", "x", "D"], ["y", "c", "z"]])
     assert found.exact_match == pytest.approx(2 / 3)

@@ -119,7 +119,7 @@ def cut(lengths: Integers, tokens: int) -> tuple[Integers, list[int], Integers]:
     if widest > tokens:
         raise ValueError(
             f"tokens: expected at least {widest}, the padded length of the longest sequence, got {tokens}. "
-            f"Raise --tokens, or lower --max-tokens."
+            f"Raise --tokens, or lower data.rules.max_tokens."
         )
     order = np.lexsort((*widths[::-1], widths.max(axis=0)))
     in_order = widths[:, order]

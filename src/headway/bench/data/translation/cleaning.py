@@ -59,7 +59,7 @@ class Cleaner:
         if self.rules.strict:
             raise ValueError(
                 f"{pair.where}: expected a pair to learn from, got {found} ({reason}). "
-                f"Mend the text, or leave --strict out to skip and count such pairs."
+                f"Correct the text, or set data.rules.strict=false to leave such pairs out and count them."
             )
         self.left_out[reason] += 1
         return False

@@ -156,9 +156,9 @@ def _hash(tokenizer: PreTrainedTokenizerFast) -> str:
 
 def _hint(text: ParallelText, cleaner: Cleaner) -> str:
     if cleaner.left_out["too long"]:
-        return f" Raise --max-tokens, which is {cleaner.rules.max_tokens}."
+        return f" Raise data.rules.max_tokens, which is {cleaner.rules.max_tokens}."
     few = text.split == "dev" and text.held_out > 0
-    return f" A share of {text.held_out:g} is too small for dev: raise --held-out, or give --dev-source." if few else ""
+    return f" A share of {text.held_out:g} is too small for dev: raise data.held_out, or name dev text." if few else ""
 
 
 def _told(cleaner: Cleaner) -> str:

@@ -1,10 +1,10 @@
-"""Parallel text as a stream of pairs, whatever it is stored in; memory does not grow with it."""
+"""Parallel text as a stream of pairs, from files, the Hub or the built-in language; memory does not grow with it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,8 @@ from headway.bench.data.reading import (
 
 SPLITS = ("train", "dev", "test")
 HUB_SPLITS = {"train": "train", "dev": "validation", "test": "test"}
-HOW_TO_SKIP = "--on-error skip"
+HOW_TO_SKIP = "--set data.on_error=skip"
+REMOTE = "hub:"
 BUILTIN_PAIRS = 100_000
 BUILTIN_HELD_OUT = 0.05  # share of all sentences of the built-in language that are for dev, and as many for test
 BUILTIN_HELD_OUT_PAIRS = 1000  # of dev, and of test
@@ -40,10 +41,10 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ParallelText:
-    """Pairs of one source, read anew by every `for`. Make it with `open_parallel`.
+    """Pairs of a corpus, read anew by every `for`. Make it with `open_parallel`.
 
     Attributes:
-        source, target, languages, split, held_out: what `open_parallel` was given.
+        source, target, languages, split, held_out: the arguments of `open_parallel`.
         problems: rows that could not be read in the latest pass, where they are skipped.
     """
 
@@ -67,11 +68,22 @@ class ParallelText:
         return self.source.split(":")[0] == "builtin"
 
     @property
+    def parts(self) -> list[tuple[str, str | None]]:
+        """The sources that make up the corpus, each with its target where that is a file of its own."""
+        sources = split_names(self.source)
+        targets: list[str] | list[None] = [None] * len(sources) if self.target is None else split_names(self.target)
+        if len(sources) != len(targets):
+            raise ValueError(
+                f"target: {self.target} names {len(targets)} files, and {self.source} names {len(sources)} sources. "
+                f"Name one target for each source."
+            )
+        return list(zip(sources, targets, strict=True))
+
+    @property
     def files(self) -> tuple[Path, ...]:
-        """The files to read; empty for the Hub and the built-in language."""
-        if self.is_builtin or self.source.startswith("hub:"):
-            return ()
-        return tuple(Path(name) for name in (self.source, self.target) if name is not None)
+        """The files to read; those of the Hub and of the built-in language are not among them."""
+        names = [name for source, target in self.parts for name in (source, target) if name is not None]
+        return tuple(Path(name) for name in names if not name.startswith(REMOTE) and not self.is_builtin)
 
     @property
     def vocabularies(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -80,19 +92,23 @@ class ParallelText:
 
     def fingerprint(self) -> list[Any]:
         """Describe the content cheaply: names, sizes, and hashes of both ends of each file."""
-        files = [file_fingerprint(path) for path in self.files]
-        return [files or self.source, self.languages, self.split, self.held_out]
+        read: list[Any] = [file_fingerprint(path) for path in self.files]
+        read += [source for source, _ in self.parts if source.startswith(REMOTE)]
+        return [read if self.files else self.source, self.languages, self.split, self.held_out]
 
     def _read(self) -> Iterator[Pair]:
-        if self.source.startswith("hub:"):
-            dataset = HubName.parse(self.source, HUB_SPLITS[self.split or "train"])
+        return chain.from_iterable(self._read_part(*part) for part in self.parts)
+
+    def _read_part(self, source: str, target: str | None) -> Iterator[Pair]:
+        if source.startswith(REMOTE):
+            dataset = HubName.parse(source, HUB_SPLITS[self.split or "train"])
             return self._pairs_of_rows(read_hub(dataset, stream=True))
-        if self.target is not None:
-            return read_two_files(Path(self.source), Path(self.target), self.problems)
-        if _suffix(Path(self.source)) == ".jsonl":
-            return self._pairs_of_rows(read_json_lines(Path(self.source), self.problems))
-        rows = read_tsv(Path(self.source), self.problems, widths=(2,))
-        return (Pair(source.strip(), target.strip(), where) for where, (source, target) in rows)
+        if target is not None:
+            return read_two_files(Path(source), Path(target), self.problems)
+        if _suffix(Path(source)) == ".jsonl":
+            return self._pairs_of_rows(read_json_lines(Path(source), self.problems))
+        rows = read_tsv(Path(source), self.problems, widths=(2,))
+        return (Pair(one.strip(), other.strip(), where) for where, (one, other) in rows)
 
     def _pairs_of_rows(self, rows: Iterator[tuple[str, dict[str, Any]]]) -> Iterator[Pair]:
         """Yield the pairs of rows such as {"translation": {"de": ..., "en": ...}} or {"de": ..., "en": ...}."""
@@ -140,7 +156,8 @@ def open_parallel(
         "hub:NAME[:CONFIG[:SPLIT]]" with such rows, streamed with the `datasets` library;
         "builtin[:PAIRS[:SEED]][:NAME=VALUE]...", the built-in language, see `BuiltinPairs`.
 
-    All files also with .gz or .xz after their names.
+    All files also with .gz or .xz after their names. Several files or Hub datasets joined by "+" are one corpus, read
+    one after the other: open_parallel("europarl.en+news.en", "europarl.de+news.de").
 
     Args:
         languages: of jsonl and Hub rows, source and target: "en-de" translates from en to de.
@@ -159,18 +176,31 @@ def open_parallel(
     )
     if text.is_builtin:
         parse_builtin(source)
-    if not text.files and target is not None:
-        raise ValueError(f"target: expected none, {source} has both sides, got {target!r}. Leave it out.")
-    for name, path in zip(("source", "target"), text.files, strict=False):
-        if not path.is_file():
+    for part, other in text.parts:
+        _check_part(part, other, has_languages=named is not None, remote=text.is_builtin or part.startswith(REMOTE))
+    return text
+
+
+def split_names(names: str) -> list[str]:
+    """Return the names that are joined by "+"; a file whose own name has one is a single name."""
+    return [names] if Path(names).is_file() else names.split("+")
+
+
+def _check_part(source: str, target: str | None, *, has_languages: bool, remote: bool) -> None:
+    """Raise where one source of a corpus cannot be read as it is named."""
+    if remote and target is not None:
+        raise ValueError(f"target: {source} has both sides, so that {target!r} would not be read. Leave it out.")
+    for name, path in (("source", None if remote else source), ("target", target)):
+        if path is not None and not Path(path).is_file():
             raise FileNotFoundError(
-                f"{name}: expected a file{', hub:NAME or builtin' if name == 'source' else ''}, got {str(path)!r}, "
+                f"{name}: expected a file{', hub:NAME or builtin' if name == 'source' else ''}, got {path!r}, "
                 f"which does not exist or is a folder. Check the path."
             )
-    has_rows = source.startswith("hub:") or (target is None and text.files and _suffix(text.files[0]) == ".jsonl")
-    if has_rows and named is None:
-        raise ValueError(f"languages: expected the direction of {source}, got none. Pass --languages en-de, or de-en.")
-    return text
+    has_rows = source.startswith(REMOTE) or (target is None and not remote and _suffix(Path(source)) == ".jsonl")
+    if has_rows and not has_languages:
+        raise ValueError(
+            f"languages: the direction of {source} is not known. Pass --set data.languages=en-de, or de-en."
+        )
 
 
 def read_two_files(source: Path, target: Path, problems: Problems) -> Iterator[Pair]:

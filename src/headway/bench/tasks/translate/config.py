@@ -1,7 +1,8 @@
-"""What a translation run is asked: a model, parallel text, and how to train the one on the other."""
+"""The configuration of a translation run: model, parallel text, training, decoding and scoring."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,10 +17,10 @@ from headway.bench.tasks.training.optimizer import fusible, groups
 from headway.bench.tasks.training.plan import Rhythm, Steps, above_zero, at_least
 from headway.bench.tasks.training.runs import flat
 from headway.bench.tasks.training.schedule import inverse_square_root
-from headway.models.translation import TRANSLATION_PRESETS, TranslationConfig, translation_preset
-from headway.storage import config_hash, settings
+from headway.models.translation import TRANSLATION_PRESETS, Decoding, TranslationConfig, translation_preset
+from headway.storage import LATER, config_hash, settings
 
-# What a run may be resumed with other values of: none of them changes what is learned.
+# A resumed run may have other values of these settings: none of them changes what is learned.
 FREE = ("rhythm.log", "rhythm.keep")
 SAVED = ("average", "best", "last")
 
@@ -37,21 +38,24 @@ class TranslatorChoice(ModelChoice):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParallelData:
-    """What is read, and how it is cut.
+    """Parallel text: what to train on, what to choose by (dev), what to score (test), and how to tokenise it.
 
     Args:
-        source, target: what to train on, as `headway.bench.data.translation.parallel.open_parallel` takes them.
-        dev_source, dev_target: what to evaluate on; unless given, the source's own dev split, which is a share
-            `held_out` of its sentences where it is a file.
-        languages: of jsonl and Hub rows, such as en-de.
-        on_error: raise at rows that cannot be read, or skip and count them.
-        rules: which pairs to train on. Of dev only empty pairs and those that are too long are left out, of its loss
-            only, and `strict` does not stop at them.
-        tokenizer: a folder; None trains one on the training pairs.
-        kind, vocab_size: of the tokenizer to train, see `train_vocabulary`; kind None is word for the built-in language
-            and bpe for others.
-        data: the folder data/ of an earlier run, in place of all the above, which is then not looked at.
-        translated: how many pairs of dev to translate and score in each evaluation.
+        source, target: training text: two files whose lines are pairs, one file of sentence TAB translation, a .jsonl
+            file, hub:NAME[:CONFIG[:SPLIT]], or builtin. Several joined by "+" are one corpus.
+        dev_source, dev_target: text to evaluate on during training, named likewise. Unless given, it is the dev split
+            of the source; of files that is a share `held_out` of their sentences.
+        languages: direction of jsonl and Hub rows, such as en-de.
+        on_error: raise at rows that cannot be read, or skip and count them; in test sets they always raise.
+        rules: which pairs to train on. Dev leaves out only pairs that are empty or too long, and only from its loss;
+            `strict` does not apply to it.
+        tokenizer: folder of a tokenizer; by default one is trained on the training pairs.
+        kind, vocab_size: kind and size of the tokenizer to train, see `train_vocabulary`; the default kind is word for
+            the built-in language and bpe for other text.
+        data: folder data/ of an earlier run, in place of all settings above except `languages`, which test sets need.
+        translated: number of dev pairs to translate and score in each evaluation.
+        test: test sets by name, which the saved model translates once and which are scored: two files with a comma
+            between them, SOURCE,TARGET, or one of the other forms of `source`.
     """
 
     source: str = "builtin"
@@ -67,6 +71,7 @@ class ParallelData:
     vocab_size: int = VOCAB_SIZE
     data: str | None = None
     translated: int = 0
+    test: Mapping[str, str] = field(default_factory=dict, metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.kind is not None and self.kind not in KINDS:
@@ -78,27 +83,29 @@ class ParallelData:
         if self.dev_target is not None and self.dev_source is None:
             raise ValueError(f"dev_source: expected one beside dev_target={self.dev_target!r}, got none.")
         at_least("translated", self.translated, 0)
+        if "dev" in self.test:
+            raise ValueError("test: dev is the name of the text to evaluate on in training. Give the test set another.")
 
     @property
     def trained_kind(self) -> str:
-        """The kind of tokenizer to train."""
+        """Return the kind of tokenizer to train."""
         return self.kind or ("word" if self.source.split(":")[0] == "builtin" else "bpe")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Optimisation(Steps):
-    """Adam with warm-up and a decay with the inverse square root.
+    """Adam with warm-up and inverse square root decay.
 
     Paper:    Vaswani et al. (2017), Sec. 5.3; Shaw et al. (2018), Sec. 4.1
-    Departs:  the papers do not speak of clipping, so there is none unless asked. torch.compile is off unless asked:
-              batches differ in shape
+    Departs:  the papers do not mention gradient clipping, so it is off by default; so is torch.compile, because batches
+              differ in shape
 
     Args:
-        tokens: at most, of the sources and of the targets of a batch, padding counted.
-        step_tokens: about how many target tokens a step has, in as many batches as that takes.
-        warmup: steps in which the learning rate rises.
-        learning_rate: the highest; None is that of Vaswani et al. (2017), Eq. (3): (width * warmup)^-0.5.
-        position_rate: as in pretraining, what it is multiplied by for the parameters of encodings.
+        tokens: maximum number of source tokens, and of target tokens, in a batch, including padding.
+        step_tokens: approximate number of target tokens in a step, which accumulates as many batches as that takes.
+        warmup: number of steps in which the learning rate rises.
+        learning_rate: peak learning rate; the default is (width * warmup)^-0.5, Vaswani et al. (2017), Eq. (3).
+        position_rate: factor of the learning rate for the parameters of encodings.
     """
 
     clip: float | None = None
@@ -129,16 +136,19 @@ class Optimisation(Steps):
         return Adam(every, lr=0.0, betas=self.betas, eps=self.epsilon, fused=fusible(model))
 
     def lighter(self) -> str:
-        return f"Compute it in smaller batches, with --tokens {self.tokens // 2}; that is a new run."
+        return f"Use smaller batches: --tokens {self.tokens // 2} begins a new run."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TranslateConfig:
-    """A whole translation run.
+    """A translation run.
 
     Args:
-        save: which weights become model/: the average of the last `average` checkpoints, those of the checkpoint with
-            the lowest loss on dev (of checkpoints at whose step there is an evaluation), or the last ones.
+        save: weights of the saved model: the average of the last `average` checkpoints; best, the checkpoint with the
+            lowest loss on dev (among checkpoints at whose step there is an evaluation); or the last ones.
+        average: number of checkpoints to average.
+        decoding: how dev and test sets are translated.
+        lowercase: score in lower case, as "uncased" BLEU does.
     """
 
     model: TranslatorChoice
@@ -148,6 +158,8 @@ class TranslateConfig:
     save: str = "average"
     average: int = 20
     seed: int = 0
+    decoding: Decoding = field(default=Decoding(), metadata=LATER)
+    lowercase: bool = field(default=False, metadata=LATER)
 
     def __post_init__(self) -> None:
         at_least("seed", self.seed, 0)
@@ -158,12 +170,12 @@ class TranslateConfig:
             raise ValueError(
                 f"rhythm: expected, to save the best checkpoint, one at every evaluation or at every few, got an "
                 f"evaluation every {self.rhythm.evaluate} steps and a checkpoint every {self.rhythm.checkpoint}. "
-                f"Pass --evaluate-every {self.rhythm.checkpoint}."
+                f"Pass --set rhythm.evaluate={self.rhythm.checkpoint}."
             )
         self.model.config(length=self.data.rules.max_tokens)
 
     def resolved(self, device: str) -> TranslateConfig:
-        """The same, with what depends on the kind of device and on the model's width filled in."""
+        """Fill in the settings that depend on the kind of device and on the model's width."""
         plan = self.optimisation.resolved(device)
         if plan.learning_rate is None:
             peak = (self.model.config().hidden_size * plan.warmup) ** -0.5
@@ -172,6 +184,6 @@ class TranslateConfig:
 
     @property
     def default_folder(self) -> str:
-        """The run's folder unless another is named; its name has a hash of all settings that change what is learned."""
+        """Return the run's folder unless another is named; a hash in its name stands for all settings but `FREE`."""
         matters = {name: value for name, value in flat(settings(self)).items() if name not in FREE}
         return f"runs/translate-{self.model.preset}-{self.model.choice.name}-{config_hash(matters)}"

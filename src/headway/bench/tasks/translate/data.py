@@ -1,4 +1,4 @@
-"""From parallel text to batches: a shared vocabulary, tokenised pairs, and what is translated in evaluations."""
+"""From parallel text to batches: a shared vocabulary, tokenised pairs, sentences to translate, and test sets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from headway.bench.data.translation.batches import DevBatches, TranslationBatches
 from headway.bench.data.translation.cleaning import Rules
 from headway.bench.data.translation.pairs import EncodedPairs, build_pairs
-from headway.bench.data.translation.parallel import ParallelText, open_parallel
+from headway.bench.data.translation.parallel import ParallelText, open_parallel, split_names
+from headway.bench.data.translation.test_sets import TestSet, open_test_set, read_test_set
 from headway.bench.data.translation.vocabulary import train_vocabulary
 from headway.bench.tasks.training.preparing import claim, claimed, if_there, telling
 from headway.bench.tasks.training.processes import Processes
@@ -20,14 +21,14 @@ from headway.bench.tasks.training.runs import writing
 from headway.bench.tasks.translate.config import ParallelData, TranslateConfig
 from headway.storage import atomic_path, config_hash, read_json, write_json
 
-NOT_IN_DATA = ("data", "translated")  # settings that the data do not depend on
-MOST_DEV_TEXT = 10_000  # pairs of dev whose text is kept
+NOT_IN_DATA = ("data", "translated", "test")  # settings that tokenizer and pairs do not depend on
+MOST_DEV_TEXT = 10_000  # number of dev pairs whose text is kept
 ANY_RATIO = 1e9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """A tokenizer, batches to train on, batches to evaluate on, and sentences of dev with their translations."""
+    """A tokenizer, batches to train on, batches to evaluate on, and sentences of dev with their references."""
 
     tokenizer: PreTrainedTokenizerFast
     training: TranslationBatches
@@ -36,21 +37,26 @@ class Prepared:
 
     @property
     def fingerprint(self) -> str:
-        """What tells tokenizer and pairs from others."""
+        """Return a hash of what the tokenizer and the pairs were made of."""
         return config_hash({"train": self.training.pairs.index["made_of"], "dev": self.dev.pairs.index["made_of"]})
+
+    @property
+    def dev_size(self) -> int:
+        """Return the number of dev pairs that were read."""
+        return int(self.dev.pairs.index["read"])
 
 
 def prepared(
     config: TranslateConfig, own: Path, processes: Processes, *, show: bool, continues: bool = False
 ) -> Prepared:
-    """The data of a configuration; what is not there yet the main process makes, in the folder `own`.
+    """Return the data of a configuration; the main process makes what is missing, in the folder `own`.
 
-    A run that `continues` takes what it began with, although the source may have changed or gone since.
+    A run that `continues` uses the data that it began with, even if the source has changed or is gone.
     """
     data, plan = config.data, config.optimisation
     folder = own if data.data is None else Path(data.data)
     if data.data is None:
-        with writing(folder, lambda: "What is whole of it stays."):
+        with writing(folder, lambda: "Files that are complete stay."):
             processes.on_main(lambda: _make(data, folder, show=show, continues=continues))
     elif not (folder / "dev.json").is_file():
         raise FileNotFoundError(
@@ -70,13 +76,13 @@ def prepared(
 
 
 def left_out(data: Prepared) -> dict[str, dict[str, int]]:
-    """How many pairs of each split were left out, by reason."""
+    """Count the pairs of each split that were left out, by reason."""
     splits = {"train": data.training.pairs, "dev": data.dev.pairs}
     return {name: dict(pairs.index["left_out"]) for name, pairs in splits.items()}
 
 
 def _make(data: ParallelData, folder: Path, *, show: bool, continues: bool) -> None:
-    """Tokenizer and pairs, unless they are there; interrupted, it goes on."""
+    """Make tokenizer and pairs unless they are there; after an interruption, continue."""
     settings = {name: value for name, value in asdict(data).items() if name not in NOT_IN_DATA}
     if continues and claimed(folder, settings) and (folder / "dev.json").exists():
         return
@@ -107,12 +113,25 @@ def _make(data: ParallelData, folder: Path, *, show: bool, continues: bool) -> N
 
 
 def fingerprints(data: ParallelData) -> list[Any]:
-    """Of what the pairs are read from, as it is today; None of what is gone."""
+    """Return fingerprints of the text that pairs are made of, as it is now; None where it is gone."""
     return [if_there(lambda split: texts(data)[split].fingerprint(), split) for split in range(2)]
 
 
+def read_test_sets(data: ParallelData) -> list[TestSet]:
+    """Read all test sets."""
+    return [read_test_set(name, source, languages=data.languages) for name, source in data.test.items()]
+
+
+def test_fingerprints(data: ParallelData) -> dict[str, Any]:
+    """Return fingerprints of the test sets, as they are now; None of what is gone."""
+    return {
+        name: if_there(lambda source: open_test_set(source, languages=data.languages).fingerprint(), source)
+        for name, source in data.test.items()
+    }
+
+
 def texts(data: ParallelData) -> tuple[ParallelText, ParallelText]:
-    """What to train on and what to evaluate on."""
+    """Open the training text and the dev text."""
 
     def opened(source: str, target: str | None, split: str, held_out: float) -> ParallelText:
         return open_parallel(
@@ -121,12 +140,19 @@ def texts(data: ParallelData) -> tuple[ParallelText, ParallelText]:
 
     if data.dev_source is not None:
         return opened(data.source, data.target, "train", 0.0), opened(data.dev_source, data.dev_target, "dev", 0.0)
-    kind, *rest = data.source.split(":")
-    if kind == "hub" and len(rest) > 2:
+    names = [name.split(":") for name in split_names(data.source)]
+    without_split = [kind not in ("hub", "builtin") for kind, *_ in names]
+    if any(without_split) != all(without_split):
         raise ValueError(
-            f"dev_source: expected one beside {data.source}, which is one split, got none: what is trained on would "
-            f"be evaluated on. Name another split, or leave this one out: hub:{':'.join(rest[:2])}."
+            f"dev_source: {data.source} joins files, which have no dev split, and Hub datasets. Name text for dev."
         )
-    share = 0.0 if kind in ("hub", "builtin") else data.held_out
+    for kind, *rest in names:
+        if kind == "hub" and len(rest) > 2:
+            raise ValueError(
+                f"dev_source: expected one beside {':'.join([kind, *rest])}, which is one split, got none: what is "
+                f"trained on would be evaluated on. Name another split, or leave this one out: "
+                f"hub:{':'.join(rest[:2])}."
+            )
+    share = data.held_out if all(without_split) else 0.0
     train, dev = (opened(data.source, data.target, split, share) for split in ("train", "dev"))
     return train, dev

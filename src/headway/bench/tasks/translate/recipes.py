@@ -89,7 +89,7 @@ def diet_base() -> TranslateConfig:
               steps; any change of the position encoding in all attention layers of encoder and decoder
     Departs:  batches, warm-up and smoothing are those of Vaswani et al. (2017), Secs. 5.1 to 5.4, which the paper
               follows "closely". Training text (Europarl v7, Common Crawl, News Commentary v13) is to be given as files;
-              the Hub's wmt18 has more. Cross-attention has no position unless asked (--set cross=same)
+              the Hub's wmt18 has more. Cross-attention has no position unless asked (--set model.changes.cross=same)
     """
     return TranslateConfig(
         model=TranslatorChoice(preset="diet-base", encoding="diet-rel"),

@@ -1,4 +1,4 @@
-"""How good translations are: BLEU and chrF of sacrebleu with their signatures, and how many are exact.
+"""BLEU and chrF of translations by sacrebleu, with the signatures that let others reproduce them.
 
 Paper:    Post (2018), "A Call for Clarity in Reporting BLEU Scores"; Popović (2015), "chrF"; Koehn (2004), "Statistical
           Significance Tests for Machine Translation Evaluation", the paired bootstrap
@@ -13,11 +13,11 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scores:
-    """BLEU and chrF of a corpus, 0 to 100, with the signatures that say how they were worked out.
+    """BLEU and chrF of a corpus, 0 to 100, each with sacrebleu's signature of how it was computed.
 
     Args:
-        exact_match: share of translations that are a reference, word for word.
-        length_ratio: of the translations' words to the references', as BLEU counts them.
+        exact_match: share of translations that equal a reference word for word.
+        length_ratio: number of words in the translations over that in the references, as BLEU counts them.
     """
 
     sentences: int
@@ -31,13 +31,13 @@ class Scores:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """A system beside the first one.
+    """A system compared with the first one.
 
     Args:
-        metric: BLEU or chrF, as sacrebleu writes it.
-        mean, interval: over bootstrap samples; the true score lies within mean ± interval with 95 %.
-        p_value: that a difference from the first system this large is chance; None for the first itself. 1 where there
-            is no difference: sacrebleu counts samples with a larger one, and would say that there are none.
+        metric: BLEU or chrF2, as sacrebleu writes it.
+        mean, interval: mean over bootstrap samples and half the width of its 95 % confidence interval.
+        p_value: probability of so large a difference from the first system by chance; None for the first itself. It is
+            1 where the scores are equal, for which sacrebleu would report a value near 0.
     """
 
     system: str
@@ -48,13 +48,14 @@ class Comparison:
     p_value: float | None
 
 
-def score(translations: Sequence[str], references: Sequence[Sequence[str]]) -> Scores:
-    """Scores of a corpus.
+def score(translations: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool = False) -> Scores:
+    """Score a corpus.
 
     Args:
         references: one or several sets, each with one reference for each translation.
+        lowercase: ignore case, as "uncased" BLEU does; the signatures then have case:lc.
     """
-    bleu, chrf = _metrics()
+    bleu, chrf = _metrics(lowercase)
     for number, reference in enumerate(references):
         _check_length(f"references[{number}]", len(translations), len(reference))
     lists = [list(reference) for reference in references]
@@ -76,12 +77,19 @@ def score(translations: Sequence[str], references: Sequence[Sequence[str]]) -> S
 
 
 def compare(
-    systems: Mapping[str, Sequence[str]], references: Sequence[Sequence[str]], *, samples: int = 1000, jobs: int = 1
+    systems: Mapping[str, Sequence[str]],
+    references: Sequence[Sequence[str]],
+    *,
+    samples: int = 1000,
+    jobs: int = 1,
+    lowercase: bool = False,
 ) -> list[Comparison]:
-    """Each system beside the first, with sacrebleu's paired bootstrap; its seed is 12345, or SACREBLEU_SEED.
+    """Compare each system with the first by sacrebleu's paired bootstrap; its seed is 12345, or SACREBLEU_SEED.
 
     Args:
-        jobs: processes, for several systems.
+        samples: number of bootstrap samples.
+        jobs: number of processes.
+        lowercase: ignore case.
     """
     from sacrebleu.significance import PairedTest
 
@@ -93,7 +101,7 @@ def compare(
     for name, texts in systems.items():
         for number, reference in enumerate(references):
             _check_length(f"references[{number}] for {name}", len(texts), len(reference))
-    bleu, chrf = _metrics()
+    bleu, chrf = _metrics(lowercase)
     test = PairedTest(
         [(name, list(texts)) for name, texts in systems.items()],
         {"BLEU": bleu, "chrF2": chrf},
@@ -118,13 +126,13 @@ def compare(
     ]
 
 
-def _metrics() -> tuple[Any, Any]:
+def _metrics(lowercase: bool) -> tuple[Any, Any]:
     try:
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
     except ImportError as error:
         raise ImportError("score: expected the package sacrebleu, got none. pip install 'headway[metrics]'.") from error
-    return BLEU(force=True), CHRF()  # force: no advice about text that looks tokenised
+    return BLEU(lowercase=lowercase, force=True), CHRF(lowercase=lowercase)  # force: no advice on tokenised text
 
 
 def _check_length(name: str, wanted: int, got: int) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from headway.bench.data.text.tokenizers import highest_id
+from headway.bench.data.translation.test_sets import TestSet
 from headway.bench.tasks.training import checkpoint
 from headway.bench.tasks.training.loop import Training
 from headway.bench.tasks.training.objective import Batch
@@ -20,28 +22,30 @@ from headway.bench.tasks.training.saving import save_model, without_bar
 from headway.bench.tasks.training.session import begun
 from headway.bench.tasks.training.snapshots import Snapshots, average
 from headway.bench.tasks.translate.config import FREE, TranslateConfig
-from headway.bench.tasks.translate.data import Prepared, left_out, prepared
+from headway.bench.tasks.translate.data import Prepared, left_out, prepared, read_test_sets
 from headway.bench.tasks.translate.decode import Translator
 from headway.bench.tasks.translate.objective import NextWords, dev_numbers, dev_sums
 from headway.bench.tasks.translate.score import score
 from headway.models.translation import TranslationConfig, TranslationModel
-from headway.storage import read_json, settings, write_json
+from headway.storage import atomic_path, file_name, read_json, settings, write_json
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """What came out of a run; also in its result.json. The model is in `folder`/model.
+    """The result of a run, which is also in its result.json. The model is in `folder`/model.
 
     Args:
-        tokens: of sources and targets read in training, without padding.
-        loss: of training, smoothed, in the last line of the log.
+        tokens: source and target tokens read in training, without padding.
+        loss: training loss, with label smoothing, in the last line of the log.
         evaluation_loss, word_accuracy: of the last weights on dev, without smoothing.
         saved: which weights were saved.
-        saved_loss: of these on dev.
-        bleu, exact_match: of translations of dev by the saved model; None where none were asked for.
-        left_out: pairs that were not used, by split and reason.
-        seconds: of all training steps, without evaluations and checkpoints.
-        tokens_per_second: the median of the lines of the log.
+        saved_loss: loss of the saved weights on dev.
+        bleu, exact_match: scores of the saved model on `translated` pairs of dev; None if there are none.
+        scores: scores of the saved model on "dev" and on each test set, with sacrebleu's signatures. `of` is the number
+            of sentences in the whole set, and `in_parts` that of sentences that were too long to translate whole.
+        left_out: number of pairs that were not used, by split and reason.
+        seconds: duration of all training steps, without evaluations and checkpoints.
+        tokens_per_second: median over the lines of the log.
     """
 
     folder: str
@@ -56,6 +60,7 @@ class Result:
     saved_loss: float
     bleu: float | None = None
     exact_match: float | None = None
+    scores: dict[str, dict[str, Any]] = field(default_factory=dict)
     left_out: dict[str, dict[str, int]] = field(default_factory=dict)
     seconds: float
     tokens_per_second: float
@@ -72,21 +77,21 @@ def run(
     cpu: bool = False,
     graphs: bool = True,
 ) -> Result:
-    """Train in this process or, where torchrun or accelerate launch started it, in all of them together.
+    """Train in this process or, if torchrun or accelerate launch started it, in all of them together.
 
     Args:
-        out: the run's folder; unless given, `config.default_folder`.
+        out: the run's folder; by default `config.default_folder`.
         resume: continue the run in that folder, or return its result if it is finished.
         progress: show a bar on a terminal, lines elsewhere.
         tensorboard: write curves to the folder's tensorboard/.
-        fsdp: share the parameters out over the processes, in place of a copy in each.
-        cpu: leave a GPU alone.
-        graphs: on a GPU that one process has for itself, replay steps as CUDA graphs.
+        fsdp: shard the parameters over the processes instead of copying them to each.
+        cpu: do not use a GPU.
+        graphs: replay steps as CUDA graphs on a GPU that one process has to itself.
     """
     if fsdp and config.data.translated:
         raise NotImplementedError(
-            f"translated: expected 0 with fsdp, whose weights no process has whole, got {config.data.translated}. "
-            f"Translate dev with the saved model."
+            f"translated: expected 0 with fsdp, because no process has all weights in training, got "
+            f"{config.data.translated}. Name dev as a test set, which the saved model translates."
         )
     processes = Processes(cpu=cpu)
     config = config.resolved(processes.device.type)
@@ -107,6 +112,7 @@ def _train(
     fsdp: bool,
     graphs: bool,
 ) -> Result:
+    tests = processes.on_main(lambda: read_test_sets(config.data))  # first, so that a missing file is not found last
     data = prepared(config, folder.path / "data", processes, show=progress, continues=folder.has_checkpoint)
     processes.on_main(lambda: folder.trains_on(data.fingerprint, config.data.data or folder.path / "data"))
     torch.manual_seed(config.seed)
@@ -118,7 +124,13 @@ def _train(
 
     def evaluate(objective: Callable[[Batch, Tensor], Tensor]) -> dict[str, float]:
         mine = dev_sums(objective, data.dev.parts(processes.rank, processes.world), processes.device)
-        return {**dev_numbers(processes.total(mine)), **processes.on_main(lambda: translated(model, data))}
+        return {**dev_numbers(processes.total(mine)), **processes.on_main(lambda: dev_scores(model))}
+
+    def dev_scores(model: TranslationModel) -> dict[str, float]:
+        if not data.sentences:
+            return {}
+        found = score_set(Translator(model, data.tokenizer), dev_set(data), config)[0]
+        return {"bleu": found["bleu"], "exact_match": found["exact_match"]}
 
     training = Training(
         NextWords(model),
@@ -139,10 +151,13 @@ def _train(
     tensors = checkpoint.model_tensors(model, wanted=processes.main)
 
     def finish() -> Result:
-        saved, weights = chosen(config, snapshots, tensors)
+        saved, weights = select_weights(config, snapshots, tensors)
         save_model(folder, model, weights, data.tokenizer)
         with torch.no_grad(), training.precision(), without_bar():
-            found = judged(TranslationModel.from_pretrained(folder.model).to(processes.device), data)
+            trained = TranslationModel.from_pretrained(folder.model).to(processes.device)
+            objective = NextWords(trained).eval()
+            saved_loss = dev_numbers(dev_sums(objective, data.dev.parts(), trained.device))["evaluation_loss"]
+        scores = score_saved_model(folder, data, tests, config, device=str(processes.device))
         steps = config.optimisation.steps
         result = Result(
             folder=str(folder.path),
@@ -154,9 +169,10 @@ def _train(
             evaluation_loss=last["evaluation_loss"],
             word_accuracy=last["word_accuracy"],
             saved=saved,
-            saved_loss=found["evaluation_loss"],
-            bleu=found.get("bleu"),
-            exact_match=found.get("exact_match"),
+            saved_loss=saved_loss,
+            bleu=scores["dev"]["bleu"] if "dev" in scores else None,
+            exact_match=scores["dev"]["exact_match"] if "dev" in scores else None,
+            scores=scores,
             left_out=left_out(data),
             seconds=last["seconds"],
             tokens_per_second=median(folder.logged("tokens_per_second")),
@@ -168,7 +184,7 @@ def _train(
 
 
 def model_config(config: TranslateConfig, data: Prepared) -> TranslationConfig:
-    """The model's configuration for the data's vocabulary and lengths."""
+    """Make the model's configuration for the vocabulary and lengths of the data."""
     tokenizer = data.tokenizer
     return config.model.config(
         length=config.data.rules.max_tokens,
@@ -180,8 +196,10 @@ def model_config(config: TranslateConfig, data: Prepared) -> TranslationConfig:
     )
 
 
-def chosen(config: TranslateConfig, snapshots: Snapshots, last: dict[str, Tensor]) -> tuple[str, dict[str, Tensor]]:
-    """What is saved, in words, and the model's tensors by name."""
+def select_weights(
+    config: TranslateConfig, snapshots: Snapshots, last: dict[str, Tensor]
+) -> tuple[str, dict[str, Tensor]]:
+    """Return a description of the weights to save, and these weights by name."""
     if config.save == "last":
         return "the last weights", last
     if config.save == "best":
@@ -193,17 +211,36 @@ def chosen(config: TranslateConfig, snapshots: Snapshots, last: dict[str, Tensor
     return said, {name.removeprefix("model."): value for name, value in tensors.items()}
 
 
-def judged(model: TranslationModel, data: Prepared) -> dict[str, float]:
-    """All that an evaluation tells, of a model that one process has whole."""
-    objective = NextWords(model).eval()
-    return {**dev_numbers(dev_sums(objective, data.dev.parts(), model.device)), **translated(model, data)}
-
-
-def translated(model: TranslationModel, data: Prepared) -> dict[str, float]:
-    """Scores of the model's translations of sentences of dev; nothing where there are none."""
-    if not data.sentences:
-        return {}
+def dev_set(data: Prepared) -> TestSet:
+    """Return the pairs of dev that are translated, as a test set."""
     sources, references = (list(side) for side in zip(*data.sentences, strict=True))
-    found = [best[0].text for best in Translator(model, data.tokenizer).translate(sources)]
-    scores = score(found, [references])
-    return {"bleu": scores.bleu, "exact_match": scores.exact_match}
+    return TestSet(name="dev", sentences=sources, references=references, fingerprint=[])
+
+
+def score_set(translator: Translator, test: TestSet, config: TranslateConfig) -> tuple[dict[str, Any], list[str]]:
+    """Translate a test set; return its scores and the translations."""
+    split_before = translator.split
+    found = [best[0].text for best in translator.translate(test.sentences, **asdict(config.decoding))]
+    scores = score(found, [test.references], lowercase=config.lowercase)
+    return {**asdict(scores), "of": len(found), "in_parts": translator.split - split_before}, found
+
+
+def score_saved_model(
+    folder: RunFolder, data: Prepared, tests: Sequence[TestSet], config: TranslateConfig, *, device: str
+) -> dict[str, dict[str, Any]]:
+    """Score the saved model on dev and on all test sets, as `headway translate decode` translates them.
+
+    The translations of test sets are kept in the run's translations/, one file for each.
+    """
+    if not data.sentences and not tests:
+        return {}
+    scores = {}
+    translator = Translator.load(folder.model, device=device)
+    if data.sentences:
+        scores["dev"] = score_set(translator, dev_set(data), config)[0] | {"of": data.dev_size}
+    for test in tests:
+        found, translations = score_set(translator, test, config)
+        scores[test.name] = {**found, "fingerprint": test.fingerprint}
+        with atomic_path(folder.path / "translations" / f"{file_name(test.name)}.txt") as temporary:
+            temporary.write_text("".join(f"{line}\n" for line in translations), encoding="utf-8")
+    return scores
