@@ -42,7 +42,7 @@ from headway.storage import settings
         (lambda: replace(quick(), seed=-1), "seed: expected a whole number of at least 0"),
         (
             lambda: replace(quick(), save="best", rhythm=Rhythm(evaluate=3, checkpoint=4)),
-            "to save the best checkpoint, .* every 3 steps and a checkpoint every 4. Pass --evaluate-every 4",
+            "to save the best checkpoint, .* every 3 steps and a checkpoint every 4. Pass --set rhythm.evaluate=4",
         ),
         (lambda: recipe("papre"), "recipe: expected one of quick, small, shaw-base, shaw-big, diet-base, got 'papre'"),
     ],
