@@ -1,4 +1,4 @@
-"""What torch is about while our code runs: whether values may be read, and whether autocast lowers products."""
+"""The state of torch: whether values may be read, and whether autocast or transformations are active."""
 
 from __future__ import annotations
 
@@ -10,34 +10,36 @@ from torch.autograd import forward_ad
 
 
 def is_transformed() -> bool:
-    """Whether torch.func (vmap, grad, jvp) is at work, where a value may stand for many."""
+    """Return whether a transformation of torch.func (vmap, grad, jvp) is active."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 def carries_tangents() -> bool:
-    """Whether forward-mode differentiation is on its way through, which many operators would lose in silence."""
+    """Return whether forward-mode differentiation is active, whose tangents many operators would drop silently."""
     return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
 
 
 def may_read(t: Tensor) -> bool:
-    """Whether looking at values costs nothing: on the CPU, not while compiling or under torch.func. Elsewhere it would
-    wait for the device, break the graph, or raise."""
+    """Return whether values may be read: on the CPU, and neither while compiling nor under torch.func.
+
+    Elsewhere reading would wait for the device, break the graph, or raise.
+    """
     return t.device.type == "cpu" and not torch.compiler.is_compiling() and not is_transformed()
 
 
 def autocast_dtype(device_type: str) -> torch.dtype | None:
-    """What autocast lowers products to, or None where it is off. The meta device has none."""
+    """Return the dtype that autocast lowers products to, or None if it is off."""
     if device_type == "meta" or not torch.is_autocast_enabled(device_type):
         return None
     return torch.get_autocast_dtype(device_type)
 
 
 def must_be_deterministic() -> bool:
-    """Whether torch.use_deterministic_algorithms(True) is in force, not only as a warning."""
+    """Return whether torch.use_deterministic_algorithms(True) is set, and not only to warn."""
     enabled = torch.are_deterministic_algorithms_enabled()
     return enabled and not torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 def without_autocast(device_type: str) -> AbstractContextManager[object]:
-    """Products as they are written: those of a bias must not lose digits that nobody gave away."""
+    """Return a context without autocast, in which products keep the precision of their factors."""
     return nullcontext() if device_type == "meta" else torch.autocast(device_type, enabled=False)

@@ -1,4 +1,4 @@
-"""What lasts on disk: writes that a crash cannot leave half done, JSON, hashes of configurations, the environment."""
+"""Files: atomic writes, JSON, hashes of configurations, and a record of the environment."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-LEFTOVER = ".tmp"  # temporary names are .NAME.RANDOM.tmp
-LATER = {"later": True}  # metadata of a field that came after results with its configuration had been kept
+LEFTOVER = ".tmp"  # temporary files are named .NAME.RANDOM.tmp
+# Metadata of a field that was added to a configuration after results with it were kept: at its default it is left out
+# of the configuration's description, so that the hashes of older configurations stay the same.
+LATER = {"later": True}
 
 
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary path beside `path` to write a file or a folder to; it takes the place of `path` when the block ends.
+    """Yield a temporary path for a file or a folder, which is renamed to `path` when the block ends.
 
-    What was written is flushed to the disk before it is renamed, so a crash leaves the old or the new, never a part.
-    A file replaces an older file. A folder replaces nothing but an empty folder: give each version its own name.
-    When the block raises, the temporary path is removed; what libraries say of the disk in their own errors is raised
-    as OSError. Missing parent folders are made.
+    The contents are flushed to the disk before they are renamed, so that a crash leaves the old or the new version,
+    never a part. A file replaces an older file. A folder replaces only an empty folder; give each version its own name.
+    If the block raises, the temporary path is removed, and disk errors of libraries are raised as OSError. Missing
+    parent folders are made.
     """
     path = Path(path)
     make_folder(path.parent)
@@ -43,14 +45,14 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         os.replace(temporary, path)
     except BaseException as error:
         _remove(temporary)
-        if (number := _number_in_words(error)) is not None:
+        if (number := _os_error_number(error)) is not None:
             raise OSError(number, os.strerror(number), str(path)) from error
         raise
     _fsync(path.parent)
 
 
 def make_folder(path: str | os.PathLike[str]) -> None:
-    """Make a folder and those above it where they are missing; a file in the place of one is named."""
+    """Make a folder and its parents where they are missing; raise FileExistsError if one of them is a file."""
     path = Path(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -60,14 +62,14 @@ def make_folder(path: str | os.PathLike[str]) -> None:
 
 
 def check_file(path: str | os.PathLike[str]) -> None:
-    """Raise where a file could not be written in the end, before the work for it begins; its folder is made."""
+    """Raise, before work begins, if a file could not be written to `path`; make its folder."""
     if Path(path).is_dir():
         raise FileExistsError(f"out: expected a file, got {path}, which is a folder. Name a file in it.")
     make_folder(Path(path).parent)
 
 
 def remove_leftovers(folder: str | os.PathLike[str]) -> list[Path]:
-    """Remove what killed writers left in the folder, and return it. Call it where no other process is writing."""
+    """Remove and return temporary files of killed processes. No other process may be writing to the folder."""
     left = sorted(path for path in Path(folder).glob(f".*{LEFTOVER}"))
     for path in left:
         _remove(path)
@@ -76,7 +78,7 @@ def remove_leftovers(folder: str | os.PathLike[str]) -> list[Path]:
 
 @contextmanager
 def exclusive(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Hold a folder; other processes of this machine that ask for it wait until the block ends or the holder dies."""
+    """Lock a folder; other processes of this machine wait for it until the block ends or this process dies."""
     import fcntl  # not on Windows
 
     with (Path(folder) / ".lock").open("w") as lock:
@@ -85,7 +87,7 @@ def exclusive(folder: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def file_name(name: str) -> str:
-    """A name as part of a path: what a file system may read otherwise becomes _."""
+    """Return a name that is safe in a path: characters that file systems may treat specially become _."""
     return re.sub(r"[^\w ,+=()-]", "_", name)
 
 
@@ -100,7 +102,7 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """The value in a JSON file."""
+    """Read the value in a JSON file."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -110,25 +112,24 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def settings(config: Any) -> dict[str, Any]:
-    """The fields of a dataclass, and of those in it, without those marked LATER that hold their default: what was
-    described before there was such a field has the same description, and hash, since."""
-    found = {field.name: getattr(config, field.name) for field in fields(config) if not _is_newcomer(config, field)}
+    """Return the fields of a dataclass, also of nested ones, without those marked `LATER` that have their default."""
+    found = {field.name: getattr(config, field.name) for field in fields(config) if not _is_omitted(config, field)}
     return {name: settings(value) if is_dataclass(value) else value for name, value in found.items()}
 
 
-def _is_newcomer(config: Any, field: Field[Any]) -> bool:
+def _is_omitted(config: Any, field: Field[Any]) -> bool:
     default = field.default if field.default_factory is MISSING else field.default_factory()
     return bool(field.metadata.get("later")) and getattr(config, field.name) == default
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
-    """12 hexadecimal digits that stand for a configuration, whatever the order of its keys."""
+    """Return a hash of a configuration, 12 hexadecimal digits, that does not depend on the order of its keys."""
     canonical = json.dumps(config, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_plain)
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
 def environment() -> dict[str, Any]:
-    """Versions, commit and hardware, for the record beside a result; None for what is not there."""
+    """Return versions, commit and hardware, to be recorded beside a result; None where there is none."""
     import torch
 
     cuda = torch.cuda.is_available()
@@ -154,18 +155,18 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout this file is tracked in, with "-dirty" where files differ from it."""
+    """Return the commit of the checkout that this file is tracked in, with "-dirty" if files differ from it."""
     git = ["git", "--no-optional-locks", "-C", str(Path(__file__).parent)]
     try:
         subprocess.run([*git, "ls-files", "--error-unmatch", __file__], capture_output=True, check=True)
         describe = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
         return subprocess.run(describe, capture_output=True, check=True, text=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return None  # no git, or installed outside a checkout
+        return None  # no git, or not installed from a checkout
 
 
-def _number_in_words(error: BaseException) -> int | None:
-    """The number of an OSError that is none by type: tokenizers and safetensors, in Rust, write it into a message."""
+def _os_error_number(error: BaseException) -> int | None:
+    """Return the number of an operating system error that tokenizers or safetensors only mention in a message."""
     if isinstance(error, OSError) or error.__cause__ is not None:
         return None
     found = re.search(r"\(os error (\d+)\)", str(error))
@@ -187,7 +188,7 @@ def _flush(path: Path) -> None:
 
 def _fsync(path: Path) -> None:
     if path.is_dir() and os.name != "posix":
-        return  # elsewhere a folder cannot be opened
+        return  # only POSIX can open a folder
     descriptor = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
     try:
         os.fsync(descriptor)

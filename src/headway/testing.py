@@ -1,4 +1,4 @@
-"""What every bias must satisfy, as tests to inherit: give `make` and `by_hand`, and the rest follows.
+"""Tests that every kind of bias must pass. Inherit them, and define `make` and `by_hand`.
 
 ```python
 from headway.testing import BiasContract
@@ -13,8 +13,8 @@ class TestMyBias(BiasContract):
         return bias.values[0, h, j].item()  # the formula for one element, as the paper writes it
 ```
 
-Run it with pytest. A bias that is added to values inherits from `ValueBiasContract` instead, and its `by_hand` returns
-a list of `width` numbers. pytest is needed only when a test runs.
+Run it with pytest. Tests of a bias that is added to values inherit from `ValueBiasContract` instead, and `by_hand`
+returns a list of `width` numbers. pytest is needed only when a test runs.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ __all__ = ["BiasContract", "ValueBiasContract"]
 class BiasContract:
     """Tests of one kind of score bias.
 
-    A subclass defines `make` and `by_hand`. The sizes below are read by `make` as attributes of `self`; the tests
-    change `q_len` and `k_len`. The global random state is seeded before every `make`, so plain `torch.randn` will do.
+    A subclass defines `make` and `by_hand`, which read the sizes below as attributes of `self`; tests change `q_len`
+    and `k_len`. The global random state is seeded before every call of `make`, so that it can use plain `torch.randn`.
     """
 
     LENGTHS: ClassVar[tuple[tuple[int, int], ...]] = ((5, 7), (7, 5), (1, 3), (3, 1), (1, 1))  # (Lq, Lk)
@@ -47,29 +47,29 @@ class BiasContract:
     scale = 0.7
 
     def make(self, dtype: torch.dtype, requires_grad: bool) -> Any:
-        """The bias, with random parameters of this dtype that do or do not require a gradient."""
+        """Make the bias with random parameters of this dtype, which require a gradient or not."""
         raise NotImplementedError
 
     def by_hand(self, bias: Any, q: Tensor, i: int, j: int, b: int, h: int) -> Any:
-        """The formula for one element, in plain Python; q is (B, H, Lq, D), for kinds that meet the query."""
+        """Compute one element by the formula, in plain Python; q, (B, H, Lq, D), is for kinds that depend on it."""
         raise NotImplementedError
 
-    # What the tests are made of.
+    # Building blocks of the tests.
 
     def made(self, dtype: torch.dtype = torch.float64, requires_grad: bool = False) -> tuple[Any, Tensor]:
-        """The bias and the query it meets; equal at every call."""
+        """Make the bias and a query; every call returns equal ones."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             q = torch.randn(self.batch, self.num_heads, self.q_len, self.width, dtype=dtype)
             return self.make(dtype, requires_grad), q
 
     def dense(self, bias: Any, q: Tensor) -> Tensor:
-        """Dense at the lengths of the call."""
+        """Compute the dense bias at the lengths of the test."""
         result: Tensor = bias.bind(self.q_len, self.k_len).dense(q, scale=self.scale)
         return result
 
     def formula(self, bias: Any, q: Tensor) -> Tensor:  # (B, H, Lq, Lk)
-        """Every element by hand."""
+        """Compute every element by hand."""
         return torch.tensor(
             [
                 [
@@ -82,7 +82,7 @@ class BiasContract:
         )
 
     def others(self) -> list[Any]:
-        """Biases of other kinds, to be added."""
+        """Make biases of other kinds to add."""
         size = self.q_len + self.k_len - 1
         return [
             Dense(torch.linspace(-1, 1, self.q_len * self.k_len, dtype=torch.float64).view(1, 1, self.q_len, -1)),

@@ -1,4 +1,4 @@
-"""Encodings: modules that put order, and segments, into the input, q and k, the scores or the values."""
+"""Encodings of position and of segments: modules that act on the input, on q and k, on the scores or on the values."""
 
 from headway.encodings.absolute import Learned, NoPosition, Sinusoidal
 from headway.encodings.alibi import Alibi

@@ -1,4 +1,4 @@
-"""Position in the input: nothing, fixed sinusoids, or a learned table added to the embeddings."""
+"""Position encodings of the input: none, fixed sinusoids, or a learned table, added to the embeddings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headway.encodings.base import Dimensions, PositionEncoding, positions
 
 
 class NoPosition(PositionEncoding):
-    """No position at all: the model sees a bag of words unless a mask tells it more.
+    """No position encoding: the model sees a bag of words, unless its mask depends on the order.
 
     Paper:    Chen et al. (2021a), Sec. 2.2: without position a transformer is permutation equivariant
     Formula:  nothing is added anywhere
@@ -28,9 +28,8 @@ class Sinusoidal(PositionEncoding):
     Paper:    Vaswani et al. (2017), "Attention Is All You Need", Sec. 3.5; Chen et al. (2021a), Sec. 2.2.1, "Fixed"
     Formula:  x[p, 2i] += a sin(p / 10000^(2i / E));  x[p, 2i + 1] += a cos(p / 10000^(2i / E))
     Symbols:  pos, k -> p;  d_model, d -> E;  a = 1 -> amplitude
-    Departs:  an odd E has one sine more than cosines. Whether embeddings are multiplied by sqrt(E) first, as the paper
-              does, is the model's affair; where they are not, as in BERT, waves of a smaller `amplitude` leave more of
-              the words
+    Departs:  an odd E has one sine more than cosines. The paper multiplies embeddings by sqrt(E) first, which is up to
+              the model; where it does not, as in BERT, a smaller `amplitude` keeps the waves from drowning the words
     Yields:   a term of the input, no parameters; any length
     Checked:  tests/parity/test_absolute.py
     """
@@ -86,7 +85,7 @@ def angles(
     width: int,
     base: float = 10000.0,
 ) -> Tensor:  # (..., L, ceil(width / 2))
-    """position / base^(2i / width) for i = 0, 1, ..., in float64, or float32 on devices that have no other."""
+    """Compute position / base^(2i / width) for i = 0, 1, ..., in float64 (float32 on devices without float64)."""
     dtype = torch.float32 if position.device.type == "mps" else torch.float64
     exponent = torch.arange(0, width, 2, device=position.device).to(dtype) / width
     return position.to(dtype)[..., None] * base**-exponent

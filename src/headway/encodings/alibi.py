@@ -1,4 +1,4 @@
-"""ALiBi: scores fall linearly with the distance."""
+"""ALiBi: a penalty on the scores that grows linearly with the distance."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Alibi(PositionEncoding):
     Paper:    Press, Smith and Lewis (2022), "Train Short, Test Long", Sec. 3
     Formula:  bias[h, i, j] = -slope[h] * |j - i|,  slope[h] = 2^(-8 (h + 1) / H)
     Symbols:  m -> slope, (H,)
-    Departs:  the paper is causal (j <= i); |j - i| lets encoders use it too. Where H is no power of two, the released
-              code's slopes: those of the next lower power P, then every second one of 2P
+    Departs:  the paper is causal (j <= i); |j - i| lets encoders use it too. If H is not a power of two, the slopes
+              are those of the released code: those of the next lower power P, then every second one of 2P
     Yields:   Toeplitz, no parameters; any length
     Checked:  tests/parity/test_alibi.py
 
@@ -27,7 +27,7 @@ class Alibi(PositionEncoding):
     paper = "Press et al. 2022, Sec. 3"
     places = ("scores",)
 
-    log2_slopes: Tensor  # (H,); kept in place of the slopes because these numbers are exact in any dtype
+    log2_slopes: Tensor  # (H,); stored instead of the slopes because half precision represents them exactly
 
     def __init__(self, dims: Dimensions, *, sharing: str | None = None) -> None:
         super().__init__(dims, sharing=sharing)

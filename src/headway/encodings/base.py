@@ -1,4 +1,4 @@
-"""What every encoding is: a module that may act on the input, on q and k, on the scores and on the values."""
+"""The base class of encodings: modules that may act on the input, on q and k, on the scores and on the values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLACES = ("input", "queries and keys", "scores", "values")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dimensions:
-    """The sizes of the model an encoding is built for."""
+    """The sizes of the model that an encoding is built for."""
 
     num_layers: int
     num_heads: int
@@ -40,28 +40,28 @@ class Dimensions:
 
 
 class Encoding(nn.Module):
-    """Base of position and segment encodings: four places to act, each doing nothing unless its hook is overridden.
+    """Base of position and segment encodings, which act in four places; each hook does nothing unless overridden.
 
     | public method | hook          | place                                   |
     |---------------|---------------|-----------------------------------------|
     | `embed`       | `_embed`      | adds to the input, (B, L, E)            |
-    | `rotate`      | `_rotate`     | turns q and k, (B, H, L, D)             |
+    | `rotate`      | `_rotate`     | rotates q and k, (B, H, L, D)           |
     | `bias`        | `_bias`       | adds a structured bias to the scores    |
     | `value_bias`  | `_value_bias` | adds a structured bias to the values    |
 
-    The public methods check their arguments once; hooks may trust them. `q_start` is the position of the first query
-    (cached decoding); `segments` and `documents` are ids of the whole key sequence, (B, Lk), of which the queries are
-    the columns q_start to q_start + Lq. With `documents` (packed texts) absolute positions start anew in each text.
+    The public methods check their arguments, so that hooks need not. `q_start` is the position of the first query
+    (cached decoding); `segments` and `documents` are ids of the whole key sequence, (B, Lk), in which the queries are
+    columns q_start to q_start + Lq. With `documents` (packed texts), absolute positions are counted in each text.
     """
 
     name: ClassVar[str]
     paper: ClassVar[str]
     places: ClassVar[tuple[str, ...]] = ()
-    extends: ClassVar[bool] = True  # whether it is defined beyond max_length
+    extends: ClassVar[bool] = True  # whether it is defined for sequences longer than max_length
     sees_order: ClassVar[bool] = True
-    default_sharing: ClassVar[str | None] = None  # None: no per-head parameters, nothing to share
-    meets_query: ClassVar[bool] = False  # whether its bias is a product with q, which must then be q itself
-    takes_segments: ClassVar[bool] = False  # whether `segments` mean anything to it
+    default_sharing: ClassVar[str | None] = None  # None: it has no parameters per head that could be shared
+    meets_query: ClassVar[bool] = False  # whether its bias is a product with q, which no other encoding may then rotate
+    takes_segments: ClassVar[bool] = False  # whether it uses `segments`
 
     def __init__(self, dims: Dimensions, *, sharing: str | None = None) -> None:
         super().__init__()
@@ -73,38 +73,38 @@ class Encoding(nn.Module):
             )
         self.dims = dims
         self.sharing = sharing or self.default_sharing
-        self._frozen: dict[tuple[int, int, int, int], Bias] = {}
+        self._frozen: dict[tuple[int, int, int, int], Bias] = {}  # biases cached for inference; see `_cached`
 
-    # Sizes of parameters under the chosen sharing (Chen et al. 2021b, Sec. 4.4).
+    # Sizes of the parameters, given `sharing` (Chen et al. 2021b, Sec. 4.4).
 
     @property
     def layer_sets(self) -> int:
-        """How many layers have parameters of their own: 1 when layers share."""
+        """Number of layers with parameters of their own: 1 if layers share."""
         return 1 if self.sharing == "layer" else self.dims.num_layers
 
     @property
     def head_sets(self) -> int:
-        """How many heads have parameters of their own: 1 when heads share."""
+        """Number of heads with parameters of their own: 1 if heads share."""
         return 1 if self.sharing == "head" else self.dims.num_heads
 
     def layer_set(self, layer: int) -> int:
-        """Which set of parameters a layer uses."""
+        """Return the index of the parameters that a layer uses."""
         return 0 if self.sharing == "layer" else layer
 
     @property
     def scale(self) -> float | None:
-        """The scale attention must use with this encoding; None for the usual head_dim ** -0.5."""
+        """Scale that attention must use with this encoding; None for the default, head_dim ** -0.5."""
         return None
 
     def reset_parameters(self) -> None:
-        """Draw the parameters anew. Encodings without parameters have nothing to do."""
+        """Initialise the parameters."""
 
     # The four places.
 
     def embed(
         self, x: Tensor, *, q_start: int = 0, segments: Tensor | None = None, documents: Tensor | None = None
     ) -> Tensor:
-        """Add to the input embeddings x, (B, L, E)."""
+        """Return the input embeddings x, (B, L, E), with this encoding added."""
         if x.dim() != 3 or x.shape[-1] != self.dims.width:
             raise ValueError(f"x: expected (B, L, {self.dims.width}), got {tuple(x.shape)}.")
         self._check_segments(segments, q_start + x.shape[1])
@@ -115,15 +115,15 @@ class Encoding(nn.Module):
     def rotate(
         self, q: Tensor, k: Tensor, *, layer: int = 0, q_start: int | Tensor = 0, documents: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Turn q and k, both (B, H, L, D) of the same positions q_start to q_start + L.
+        """Rotate q and k, both (B, H, L, D) at positions q_start to q_start + L.
 
-        A q_start that is a tensor, of one whole number, is not checked: one captured graph can serve all positions.
+        If q_start is a tensor with one integer, it is not checked, so that one CUDA graph serves all positions.
         """
         self._check_layer(layer)
         if q.shape[-2] != k.shape[-2]:
             raise ValueError(
                 f"rotate: expected q and k of the same positions, got lengths {q.shape[-2]} and {k.shape[-2]}. "
-                f"In cached decoding turn the new keys before they join the cache."
+                f"In cached decoding, rotate new keys before they are added to the cache."
             )
         if not isinstance(q_start, Tensor):
             _check_ids("documents", documents, q_start + q.shape[-2])
@@ -142,7 +142,7 @@ class Encoding(nn.Module):
         segments: Tensor | None = None,
         documents: Tensor | None = None,
     ) -> Bias | None:
-        """The structured bias of one layer for Lq queries and Lk keys, or None."""
+        """Return the structured bias of one layer for Lq queries and Lk keys, or None."""
         self._check_layer(layer)
         self._check_segments(segments, k_len)
         _check_ids("documents", documents, k_len)
@@ -151,10 +151,10 @@ class Encoding(nn.Module):
         if bias is None:
             return None
         bias = bias.bind(q_len, k_len)
-        return bias if segments is not None or documents is not None else self._kept(bias, layer, q_start)
+        return bias if segments is not None or documents is not None else self._cached(bias, layer, q_start)
 
     def value_bias(self, layer: int, q_len: int, k_len: int, q_start: int = 0) -> ValueBias | None:
-        """The structured bias on the values of one layer, or None; it knows offsets alone, so it fits any length."""
+        """Return the structured bias on the values of one layer, or None. It depends on offsets alone."""
         self._check_layer(layer)
         _check_lengths(q_len, k_len, q_start)
         bias = self._value_bias(layer, q_len, k_len, q_start)
@@ -178,7 +178,7 @@ class Encoding(nn.Module):
     def _value_bias(self, layer: int, q_len: int, k_len: int, q_start: int) -> ValueBias | None:
         return None
 
-    # Checks and the inference memory.
+    # Checks, and the cache for inference.
 
     def _check_layer(self, layer: int) -> None:
         if not 0 <= layer < self.dims.num_layers:
@@ -197,11 +197,9 @@ class Encoding(nn.Module):
         longest = max(q_start + q_len, k_len)
         if self.extends or longest <= self.dims.max_length:
             return
-        if (
-            documents is not None
-        ):  # the longest packed text is what counts; where reading it is dear, the look-up checks
+        if documents is not None:  # the longest packed text counts
             if not may_read(documents):
-                return
+                return  # indexing the table raises
             longest = int(positions(documents.shape[1], 0, documents).max()) + 1
         if longest > self.dims.max_length:
             raise ValueError(
@@ -209,10 +207,10 @@ class Encoding(nn.Module):
                 f"Build it with a larger max_length, or use an encoding that extends (see `headway list`)."
             )
 
-    def _kept(self, bias: Bias, layer: int, q_start: int) -> Bias:
-        """On CPU inference, the frozen copy of an equal bias, so that its dense matrix is worked out once.
+    def _cached(self, bias: Bias, layer: int, q_start: int) -> Bias:
+        """Return, in inference on the CPU, the frozen copy of an equal bias, whose dense matrix is computed once.
 
-        Compared by value: whatever changed a parameter, and however, is seen.
+        Biases are compared by value, so that any change of a parameter is noticed.
         """
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or bias.device.type != "cpu" or bias.needs_query:
             return bias
@@ -220,15 +218,15 @@ class Encoding(nn.Module):
             return bias  # a copy would lose its derivative
         q_len, k_len = bias.lengths
         key = (self.layer_set(layer), q_len or 0, k_len or 0, q_start)
-        kept = self._frozen.get(key)
-        if kept is None or not _equal(kept, bias):
-            others = dict(self._frozen)  # a copy: several threads may use one model
-            if len(others) >= 2 * self.dims.num_layers:  # room for two lengths; forget the oldest
+        cached = self._frozen.get(key)
+        if cached is None or not _equal(cached, bias):
+            others = dict(self._frozen)  # a copy, because several threads may use one model
+            if len(others) >= 2 * self.dims.num_layers:  # room for two lengths; drop the oldest
                 others.pop(next(iter(others)))
             with torch.inference_mode(False):
-                kept = bias.frozen()
-            self._frozen = {**others, key: kept}
-        return kept
+                cached = bias.frozen()
+            self._frozen = {**others, key: cached}
+        return cached
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_frozen": {}}
@@ -244,9 +242,9 @@ class PositionEncoding(Encoding):
 def positions(
     length: int, q_start: int | Tensor, documents: Tensor | None, *, device: torch.device | None = None
 ) -> Tensor:  # (1, length) or (B, length)
-    """The positions q_start to q_start + length, counted anew in each packed text.
+    """Return the positions q_start to q_start + length, counted from 0 in each packed text.
 
-    `documents`, (B, Lk): a new text begins wherever the id changes.
+    In `documents`, (B, Lk), a text begins wherever the id changes.
     """
     if isinstance(q_start, Tensor):
         return (torch.arange(length, device=device) + q_start)[None]
@@ -279,7 +277,7 @@ def _check_ids(name: str, ids: Tensor | None, length: int) -> None:
 
 
 def _equal(a: Bias, b: Bias) -> bool:
-    """Same kinds, settings and values."""
+    """Return whether two biases have the same kinds, settings and values."""
     if [(type(term), term.statics) for term in a.terms] != [(type(term), term.statics) for term in b.terms]:
         return False
     pairs = zip(a.tensors.values(), b.tensors.values(), strict=True)

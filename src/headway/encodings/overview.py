@@ -1,4 +1,4 @@
-"""All encodings side by side: where each acts, what it costs in parameters, whether it extends."""
+"""A table of all encodings: where each acts, how many parameters it has, whether it extends beyond max_length."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from headway.encodings.registry import ENCODINGS
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Overview:
-    """One encoding in one line."""
+    """One row of the table."""
 
     name: str
     places: tuple[str, ...]
-    sharing: str | None  # its default; None where it has nothing to share
+    sharing: str | None  # default; None if it has nothing to share
     parameters: int
     extends: bool
     paper: str
 
 
 def overview(*, num_layers: int = 12, num_heads: int = 12, head_dim: int = 64, max_length: int = 512) -> list[Overview]:
-    """Every encoding with its default options, for BERT-base unless other sizes are given."""
+    """Describe every encoding with its default options, by default for BERT-base."""
     rows = []
     for name, kind in ENCODINGS.items():
         with torch.device("meta"):  # shapes without memory

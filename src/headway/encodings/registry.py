@@ -1,4 +1,4 @@
-"""All encodings by name: a new one gets a line here."""
+"""All encodings by name. Add a line here for a new one."""
 
 from __future__ import annotations
 

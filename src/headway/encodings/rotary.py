@@ -1,4 +1,4 @@
-"""Rotary position embedding: q and k turned by angles that grow with the position."""
+"""Rotary position embedding: q and k are rotated by angles proportional to the position."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from headway.encodings.base import Dimensions, PositionEncoding, positions
 
 
 class Rope(PositionEncoding):
-    """Pairs of coordinates of q and k turned by angles proportional to the position.
+    """Rotation of pairs of coordinates of q and k, by angles proportional to the position.
 
     Paper:    Su et al. (2021), "RoFormer", Eq. (34)
-    Formula:  (q[2m], q[2m + 1]) at position p turns by p * base^(-2m / R), and k likewise
-    Symbols:  theta_m -> base^(-2m / R);  d -> R, the part of the head width that turns, fraction * D
+    Formula:  (q[2m], q[2m + 1]) at position p is rotated by p * base^(-2m / R), and k likewise
+    Symbols:  theta_m -> base^(-2m / R);  d -> R, the rotated part of the head width, fraction * D
     Departs:  fraction < 1 leaves the last coordinates as they are (GPT-NeoX); interleaved=False pairs coordinate m with
-              m + R / 2 in place of 2m with 2m + 1 (GPT-NeoX, Llama), the same up to an order of the coordinates
-    Yields:   turned q and k, no parameters; any length
+              m + R / 2 in place of 2m with 2m + 1 (GPT-NeoX, Llama), the same up to the order of coordinates
+    Yields:   rotated q and k, no parameters; any length
     Checked:  tests/parity/test_rotary.py
     """
 
@@ -40,11 +40,11 @@ class Rope(PositionEncoding):
         if not 0 < fraction <= 1:
             raise ValueError(f"fraction: expected more than 0 and at most 1, got {fraction}.")
         self.base = base
-        self.width = int(fraction * dims.head_dim + 1e-6)  # R; the small number forgives 0.29 * 100 = 28.99...
+        self.width = int(fraction * dims.head_dim + 1e-6)  # R; without the small number, 0.29 * 100 would be 28
         self.interleaved = interleaved
         if self.width < 2 or self.width % 2:
             raise ValueError(
-                f"head_dim: expected an even number of coordinates to turn, got {self.width} "
+                f"head_dim: expected an even number of coordinates to rotate, got {self.width} "
                 f"(head_dim {dims.head_dim}, fraction {fraction})."
             )
 
@@ -53,12 +53,13 @@ class Rope(PositionEncoding):
     ) -> tuple[Tensor, Tensor]:
         position = positions(q.shape[-2], q_start, documents, device=q.device)
         angle = angles(position, self.width, self.base)[:, None]  # (B|1, 1, L, R / 2)
-        return self._turn(q, angle), self._turn(k, angle)
+        return self._rotated(q, angle), self._rotated(k, angle)
 
-    def _turn(self, x: Tensor, angle: Tensor) -> Tensor:
+    def _rotated(self, x: Tensor, angle: Tensor) -> Tensor:
+        """Rotate the first R coordinates of x by angle, (B|1, 1, L, R / 2)."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
         pairs, axis = ((-1, 2), -1) if self.interleaved else ((2, -1), -2)
         a, b = x[..., : self.width].to(dtype).reshape(*x.shape[:-1], *pairs).unbind(axis)
-        turned = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=axis).flatten(-2).to(x.dtype)
-        return turned if self.width == x.shape[-1] else torch.cat([turned, x[..., self.width :]], dim=-1)
+        rotated = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=axis).flatten(-2).to(x.dtype)
+        return rotated if self.width == x.shape[-1] else torch.cat([rotated, x[..., self.width :]], dim=-1)

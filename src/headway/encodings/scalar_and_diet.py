@@ -1,4 +1,4 @@
-"""ABS-SCALAR, REL-SCALAR, DIET-ABS and DIET-REL: position as numbers added to each head's scores.
+"""ABS-SCALAR, REL-SCALAR, DIET-ABS and DIET-REL: learned numbers that are added to the scores of each head.
 
 Chen et al. (2021a), "Demystifying the Better Performance of Position Encoding Variants for Transformer", and its
 later form, Chen et al. (2021b), "A Simple and Effective Positional Encoding for Transformers".
@@ -14,7 +14,7 @@ from headway.encodings.base import Dimensions, PositionEncoding, positions
 
 
 class DietAbs(PositionEncoding):
-    """A product of two learned factors of the absolute positions, in each head.
+    """A product of two learned factors of the absolute positions, for each head.
 
     Paper:    Chen et al. (2021b), Eq. (1); rank: Sec. 3.1 ("DIET-ABS-Rank-k"); sharing: Sec. 4.4; Eq. (4), DIET-ABS-LIN
     Formula:  bias[h, i, j] = sum_r left[l, h, i, r] * right[l, h, j, r]
@@ -23,8 +23,8 @@ class DietAbs(PositionEncoding):
     Yields:   LowRank, 2 * layers * heads * max_length * rank parameters
     Checked:  tests/parity/test_scalar_and_diet.py, tests/parity/test_linformer.py
 
-    `key_length` is for Linformer, whose keys are that many learned mixtures of all positions (Eq. (4)): right then has
-    `key_length` rows, one for each of them.
+    `key_length` is for Linformer, whose keys are that many learned mixtures of all positions (Eq. (4)); `right` then
+    has one row for each of them.
     """
 
     name = "diet-abs"
@@ -75,7 +75,7 @@ class DietAbs(PositionEncoding):
 
 
 class AbsScalar(PositionEncoding):
-    """The symmetric form: one factor, multiplied with itself.
+    """The symmetric form of DIET-ABS: one factor multiplied with itself.
 
     Paper:    Chen et al. (2021a), Eq. (7)
     Formula:  bias[h, i, j] = sum_r factor[l, h, i, r] * factor[l, h, j, r]
@@ -136,7 +136,7 @@ class DietRel(PositionEncoding):
         if beyond not in ("clip", "raise"):
             raise ValueError(f"beyond: expected clip or raise, got {beyond!r}.")
         self.beyond = beyond
-        self.extends = beyond == "clip"  # type: ignore[misc]  # here of the instance
+        self.extends = beyond == "clip"  # type: ignore[misc]  # overrides the class variable
         self.init_std = init_std
         self.values = nn.Parameter(torch.empty(self.layer_sets, self.head_sets, 2 * dims.max_length - 1))
         self.reset_parameters()
@@ -179,9 +179,9 @@ def rows_at(
     start: int,
     documents: Tensor | None,  # (B, Lk)
 ) -> Tensor:  # (B|1, H|1, length, R)
-    """The table's rows for positions start to start + length, counted anew in each packed text."""
+    """Return a table's rows for positions start to start + length, counted from 0 in each packed text."""
     if documents is None:
-        if torch.compiler.is_exporting():  # to be run at any length; the slice of a whole table would fix it
+        if torch.compiler.is_exporting():  # the exported graph must fit any length, which a slice would fix
             return table[None, :, torch.arange(start, start + length, device=table.device)]
         return table[None, :, start : start + length]
     return table[:, positions(length, start, documents)].transpose(0, 1)

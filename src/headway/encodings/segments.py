@@ -1,4 +1,4 @@
-"""Segments (sentence A, sentence B): added to the input, or to each head's scores."""
+"""Encodings of segments (sentence A, sentence B), added to the input or to the scores of each head."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SegmentInput(Encoding):
         self, dims: Dimensions, *, sharing: str | None = None, num_segments: int = 2, init_std: float = 0.02
     ) -> None:
         super().__init__(dims, sharing=sharing)
-        self.num_segments = _counted(num_segments)
+        self.num_segments = _checked_count(num_segments)
         self.init_std = init_std
         self.table = nn.Parameter(torch.empty(num_segments, dims.width))
         self.reset_parameters()
@@ -69,7 +69,7 @@ class SegmentPerHead(Encoding):
         self, dims: Dimensions, *, sharing: str | None = None, num_segments: int = 2, init_std: float = 0.02
     ) -> None:
         super().__init__(dims, sharing=sharing)
-        self.num_segments = _counted(num_segments)
+        self.num_segments = _checked_count(num_segments)
         self.init_std = init_std
         self.table = nn.Parameter(torch.empty(self.layer_sets, self.head_sets, num_segments, num_segments))
         self.reset_parameters()
@@ -88,7 +88,8 @@ class SegmentPerHead(Encoding):
         return SegmentTable(table, segments[:, q_start : q_start + q_len], segments)
 
 
-def _counted(num_segments: int) -> int:
+def _checked_count(num_segments: int) -> int:
+    """Return the number of segments, or raise ValueError."""
     if num_segments < 1:
         raise ValueError(f"num_segments: expected at least 1, got {num_segments}.")
     return num_segments

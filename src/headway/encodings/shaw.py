@@ -1,4 +1,4 @@
-"""Relative position representations: a vector per clipped offset joins the keys and the values.
+"""Relative position representations: a vector for each clipped offset is added to the keys and to the values.
 
 Shaw, Uszkoreit and Vaswani (2018), "Self-Attention with Relative Position Representations".
 """
@@ -13,19 +13,20 @@ from headway.encodings.base import Dimensions, PositionEncoding
 
 
 class Shaw(PositionEncoding):
-    """A vector per clipped offset beside the keys, another beside the values.
+    """A vector for each clipped offset that is added to the keys, and another that is added to the values.
 
     Paper:    Shaw et al. (2018), Eqs. (3), (4) and (5), Sec. 3.2; clip: Table 2; keys, values: Table 3
     Formula:  bias[h, i, j] = scale * q[h, i] . key_table[l, h, clip(j - i, -K, K) + K]
               value_bias[h, i, j] = value_table[l, h, clip(j - i, -K, K) + K]
     Symbols:  w^K -> key_table, w^V -> value_table, both (layers, heads, 2K+1, D);  k -> clip, K;  d_a = d_z -> D
-    Departs:  clip=None gives each offset within max_length its own vector, and clips only beyond. The paper gives no
-              initialisation; normal with `init_std` here
+    Departs:  clip=None gives each offset within max_length a vector of its own. The paper gives no initialisation;
+              normal with `init_std` here
     Yields:   RelativeKeys and RelativeValues, 2 * layers * heads * (2K+1) * D parameters, half of it with one of them
     Checked:  tests/parity/test_shaw.py
 
-    Unique vectors per layer and head (sharing "none") are the paper's base model; "head" is its Sec. 3.3 and what most
-    implementations do. With clip=0 (first row of Table 2) every pair has the same vector: order is then not seen.
+    The paper's base model has vectors of its own for each layer and head (sharing "none"). Sec. 3.3 shares them between
+    heads ("head"), as most implementations do. With clip=0 (first row of Table 2) all pairs have the same vector, so
+    that the model does not see order.
     """
 
     name = "shaw"

@@ -1,4 +1,4 @@
-"""T5: one learned number per head and bucket of offsets, buckets widening with the distance."""
+"""T5: one learned number per head and bucket of offsets; buckets are wider at greater distances."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ class T5(PositionEncoding):
     Paper:    Raffel et al. (2020), "Exploring the Limits of Transfer Learning", Sec. 2.1; Chen et al. (2021a), Eq. (4)
     Formula:  bias[h, i, j] = table[l, h, bucket(j - i)], bucket as in `t5_buckets`
     Symbols:  R_bucket -> table, (layers, heads, buckets)
-    Departs:  indexed by j - i, Chen et al. by i - j. The released models do not scale q k^T: for those, call attention
-              with scale=1. Beside the usual scale, the default, it is the baseline of Chen et al. (2021b), Table 2.
+    Departs:  indexed by j - i, Chen et al. by i - j. The released models do not scale q k^T; to run those, call
+              attention with scale=1. With the default scale it is the baseline of Chen et al. (2021b), Table 2. Chen
+              et al. (2021a) bin from a distance of 32 on; buckets here follow the released code (`t5_buckets`).
               Normal initialisation with `init_std`
     Yields:   Toeplitz, layers * heads * buckets parameters; any length
     Checked:  tests/parity/test_t5.py
 
-    One table for all layers (sharing "layer") is the paper's. bidirectional=False is the decoder's: keys to the right
-    share bucket 0 with the query's own position.
+    The paper has one table for all layers (sharing "layer"). With bidirectional=False, for decoders, all keys to the
+    right share bucket 0 with the query's own position.
     """
 
     name = "t5"
@@ -55,7 +56,7 @@ class T5(PositionEncoding):
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.table, std=self.init_std)
-        self.bucket_of.copy_(self._bucket_of())  # for modules that were made without memory (device "meta")
+        self.bucket_of.copy_(self._bucket_of())  # for modules created on the device "meta"
 
     def _bucket_of(self) -> Tensor:
         offset = torch.arange(-self.max_distance, self.max_distance + 1)
@@ -64,8 +65,8 @@ class T5(PositionEncoding):
         )
 
     def at(self, layer: int, offset: Tensor) -> Tensor:  # (H|1, *offset.shape)
-        """One layer's value at each offset j - i."""
-        reach = self.max_distance  # beyond it nothing changes
+        """Return the value of one layer at each offset j - i."""
+        reach = self.max_distance  # all offsets beyond it have the same bucket
         return self.table[self.layer_set(layer)][:, self.bucket_of[offset.clamp(-reach, reach) + reach]]
 
     def _bias(
@@ -73,23 +74,22 @@ class T5(PositionEncoding):
     ) -> Bias:
         table = self.table[self.layer_set(layer)]  # (H|1, buckets)
         bucket = torch.arange(self.buckets, device=table.device)[:, None]
-        of_offsets = torch.where(self.bucket_of == bucket, table[..., None], 0).sum(
-            -2
-        )  # as `at`; gradients in one order
+        # The same numbers as `at`, with a gradient that is summed in a fixed order.
+        of_offsets = torch.where(self.bucket_of == bucket, table[..., None], 0).sum(-2)
         return Toeplitz.clipped(of_offsets[None], q_len, k_len, q_start)
 
 
 def t5_buckets(
     offsets: Tensor, *, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
 ) -> Tensor:  # int64, as offsets
-    """The bucket of each offset j - i, as in Raffel et al. (2020), Sec. 2.1.
+    """Return the bucket of each offset j - i, as in Raffel et al. (2020), Sec. 2.1.
 
-    With both directions, keys to the right use the upper half of the buckets; else all of them share bucket 0. Of the
-    buckets of one direction the first half hold one distance each; the others widen logarithmically up to
-    `max_distance`, and the last holds everything beyond.
+    If `bidirectional`, keys to the right use the upper half of the buckets; otherwise they all share bucket 0. Of the
+    buckets of one direction, the first half hold one distance each. The others grow logarithmically up to
+    `max_distance`, and the last one holds all greater distances.
 
-    Bucket exact + n begins at the least distance d with d >= exact * (max_distance / exact)^(n / wide), found in whole
-    numbers, so that no rounding moves a boundary.
+    Bucket exact + n begins at the least distance d with d >= exact * (max_distance / exact)^(n / wide). It is found in
+    integers, so that rounding moves no boundary.
     """
     side = buckets // 2 if bidirectional else buckets
     if side < 2 or (bidirectional and buckets % 2):
@@ -108,5 +108,7 @@ def t5_buckets(
         starts.append(bisect_left(range(max_distance), bound, key=lambda d: d**wide))
     distance = offsets.long().abs() if bidirectional else (-offsets.long()).clamp(min=0)
     limits = torch.tensor(starts, device=offsets.device)
-    bucket = torch.searchsorted(limits, distance, right=True)  # how many starts are reached
+    bucket = torch.searchsorted(
+        limits, distance, right=True
+    )  # the number of buckets that begin at or before the distance
     return torch.where(offsets > 0, bucket + side, bucket) if bidirectional else bucket

@@ -1,4 +1,4 @@
-"""TISA: a smooth function of the offset, a sum of a few bells, for each head."""
+"""TISA: a smooth function of the offset for each head, a sum of a few Gaussian bumps."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ class Tisa(PositionEncoding):
     Yields:   Toeplitz, 3 * kernels * layers * heads parameters; any length
     Checked:  tests/parity/test_tisa.py
 
-    Alone it is the paper's Eq. (4b); beside position embeddings in the input, Eq. (4a), it is "learned+tisa".
-    kernels=0 is the paper's bag of words (Table 3b, S = 0): no bias, and order is not seen. The values are float32 or
-    wider.
+    "tisa" is the paper's Eq. (4b), "learned+tisa" its Eq. (4a), with position embeddings in the input. kernels=0 is the
+    paper's bag of words (Table 3b, S = 0), which has no bias and does not see order. The values are float32 or wider.
 
-    `reach` cuts the tails: offsets beyond it take the value at ±reach, and the formula is worked out for those within.
-    A bell of sharpness b has fallen to a millionth sqrt(14 / b) tokens from its center: 118 for the widest, at the
-    start. None is the formula at every offset.
+    With `reach`, offsets beyond it take the value at ±reach, and the formula is computed only for those within. A bump
+    of sharpness b has fallen to a millionth of its height sqrt(14 / b) tokens from its center, which is 118 tokens for
+    the widest one at the start. None computes the formula at every offset.
     """
 
     name = "tisa"
@@ -52,7 +51,7 @@ class Tisa(PositionEncoding):
         if kernels < 0:
             raise ValueError(f"kernels: expected at least 0, got {kernels}.")
         if reach is not None and reach < 1:
-            raise ValueError(f"reach: expected at least 1, or None for no end, got {reach}.")
+            raise ValueError(f"reach: expected at least 1, or None (no limit), got {reach}.")
         self.kernels = kernels
         self.reach = reach
         self.init_std = init_std
@@ -76,12 +75,14 @@ class Tisa(PositionEncoding):
         if not self.kernels:
             return None
         layer = self.layer_set(layer)
-        dtype = torch.promote_types(self.center.dtype, torch.float32)  # half precision cannot count to 4096
+        dtype = torch.promote_types(
+            self.center.dtype, torch.float32
+        )  # half precision cannot represent all integers up to 4096
         amplitude, sharpness, center = (p[layer].to(dtype) for p in (self.amplitude, self.sharpness, self.center))
         first, last = -(q_start + q_len - 1), k_len - q_start - 1
         if self.reach is not None:
             first, last = -self.reach, self.reach
         offset = torch.arange(first, last + 1, device=center.device).to(dtype)
-        bells = torch.exp(-sharpness.abs()[..., None] * (offset - center[..., None]) ** 2)  # (H|1, S, offsets)
-        values = (amplitude[..., None] * bells).sum(dim=-2)[None]
+        bumps = torch.exp(-sharpness.abs()[..., None] * (offset - center[..., None]) ** 2)  # (H|1, S, offsets)
+        values = (amplitude[..., None] * bumps).sum(dim=-2)[None]
         return Toeplitz(values, q_len) if self.reach is None else Toeplitz.clipped(values, q_len, k_len, q_start)

@@ -1,4 +1,4 @@
-"""Several encodings that act as one."""
+"""Sums of encodings. This is the only place where encodings are added up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway.encodings.base import PLACES, Encoding
 
 
 class Together(Encoding):
-    """Encodings side by side: what they add to input, scores and values adds up, what turns q and k follows in turn.
+    """Several encodings as one: what they add to input, scores and values is summed; rotations are applied in order.
 
     Paper:    Wennberg and Henter (2021), Eq. (4a), "learned+tisa"; Chen et al. (2021b), App. C, "learned+diet-abs", and
               Eqs. (1) and (3), position and segments
@@ -26,15 +26,15 @@ class Together(Encoding):
             raise ValueError(f"parts: expected at least two encodings, got {len(parts)}.")
         if any(part.dims != parts[0].dims for part in parts):
             raise ValueError(f"parts: expected encodings of equal dimensions, got {[part.dims for part in parts]}.")
-        for turning in (part for part in parts if "queries and keys" in part.places):
-            for meeting in (part for part in parts if part.meets_query and part is not turning):
+        for rotating in (part for part in parts if "queries and keys" in part.places):
+            for meeting in (part for part in parts if part.meets_query and part is not rotating):
                 raise ValueError(
-                    f"parts: {turning.name} turns the query that {meeting.name} must meet as it is. "
-                    f"Use one of them, or put {meeting.name} beside an encoding of the input or of scores."
+                    f"parts: {rotating.name} changes the query that the bias of {meeting.name} is a product with. "
+                    f"Use one of them, or {meeting.name} with an encoding of the input or of the scores."
                 )
         super().__init__(parts[0].dims)
         self.parts = nn.ModuleList(parts)
-        _ = self.scale  # raises where the parts disagree
+        _ = self.scale  # raises if the parts disagree
 
     @property
     def _each(self) -> list[Encoding]:
@@ -92,8 +92,8 @@ class Together(Encoding):
         return sum_value_biases(self._each, layer, q_len, k_len, q_start)
 
 
-# How encodings act together. `Together` is made of these, and so is what a model's layers share
-# (`headway.models.frame`): a model keeps the encoding of segments apart from that of positions.
+# `Together` uses these functions, and so does a forward pass (`headway.models.context`), because a model keeps the
+# encoding of segments apart from that of positions.
 
 
 def embed_all(
@@ -108,7 +108,7 @@ def embed_all(
 def rotate_all(
     parts: Sequence[Encoding], q: Tensor, k: Tensor, *, layer: int, q_start: int | Tensor, documents: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Turn q and k, (B, H, L, D), by each encoding in order."""
+    """Rotate q and k, (B, H, L, D), by each encoding in order."""
     for part in parts:
         q, k = part.rotate(q, k, layer=layer, q_start=q_start, documents=documents)
     return q, k
@@ -127,7 +127,7 @@ def sum_biases(
     """Sum the biases on the scores of one layer."""
     total: Bias | None = None
     for part in parts:
-        # Without ids that mean nothing to it, a part keeps its bias for inference beside one that has them.
+        # A part that does not use the ids does not get them, so that its bias is still cached in inference.
         ids = segments if part.takes_segments and "scores" in part.places else None
         bias = part.bias(layer, q_len, k_len, q_start, segments=ids, documents=documents)
         total = bias if total is None else total + bias
@@ -144,7 +144,7 @@ def sum_value_biases(parts: Sequence[Encoding], layer: int, q_len: int, k_len: i
 
 
 def parts_of(encoding: Encoding | None) -> list[Encoding]:
-    """List the encodings that a sum adds up; another encoding stands alone, and none gives an empty list."""
+    """List the parts of a sum of encodings; any other encoding is its own only part, and None has none."""
     if encoding is None:
         return []
     return [cast(Encoding, part) for part in encoding.parts] if isinstance(encoding, Together) else [encoding]

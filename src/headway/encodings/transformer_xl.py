@@ -1,4 +1,4 @@
-"""Transformer-XL and XLNet: sinusoids of the distance, projected, that meet the query beside two learned vectors."""
+"""Transformer-XL and XLNet: sinusoids of the distance, projected and multiplied with the query and two vectors."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from headway.encodings.base import Dimensions, PositionEncoding
 
 
 class TransformerXL(PositionEncoding):
-    """Projected sinusoids of the distance, with one learned query for the content and one for the position.
+    """Projected sinusoids of the distance, multiplied with the query and with two learned vectors.
 
     Paper:    Dai et al. (2019), "Transformer-XL", Sec. 3.3, A^rel, terms (a) to (d); Yang et al. (2019), "XLNet", for
               both directions; as written in Chen et al. (2021a), Sec. 2.2.2
     Formula:  scores[h, i, j] = scale * ((q[h, i] + u[l, h]) . k[h, j] + (q[h, i] + v[l, h]) . r[l, h, i - j])
               r[l, h, n] = [sin(n w), cos(n w)] projection[l, h],  w[m] = 10000^(-2m / E)
     Symbols:  W_{k,R} -> projection, (layers, heads, E, D);  u, v, (layers, heads, D);  R_{i-j} -> the sinusoid
-    Departs:  written as q + u in place of q, relative keys r for it, and the Toeplitz term scale * (v - u) . r, which
-              corrects (q + u) . r to (q + v) . r. The sinusoid of no distance is taken from all others: what it adds is
-              the same for all keys of a query and changes no weight, but was seen to grow to thousands in training,
-              beside which half precision keeps little. Transformer-XL itself has one u and v for all layers, XLNet (and
-              the default here) one for each. Normal initialisation with `init_std`, XLNet's
+    Departs:  computed as q + u instead of q, relative keys r, and the Toeplitz term scale * (v - u) . r, which corrects
+              (q + u) . r to (q + v) . r. The sinusoid of distance 0 is subtracted from all others. Its product is the
+              same for all keys of a query and changes no weight, but was seen to grow to thousands in training, where
+              half precision loses the differences between keys. Transformer-XL has one u and one v for all layers;
+              XLNet, and the default here, has one of each per layer. Normal initialisation with `init_std`, as XLNet
     Yields:   q + u, and RelativeKeys + Toeplitz, layers * heads * (E + 2) * D parameters; any length
     Checked:  tests/parity/test_transformer_xl.py
 
-    The Toeplitz term contains the scale, so attention must use `scale`, its default head_dim ** -0.5. Keys are left as
-    they are: a cache of keys stays valid.
+    The Toeplitz term contains the scale, so attention must use `scale`, the usual head_dim ** -0.5. Keys are not
+    changed, so that a cache of keys stays valid.
     """
 
     name = "transformer-xl"
@@ -45,7 +45,7 @@ class TransformerXL(PositionEncoding):
         self.u = nn.Parameter(torch.empty(*sets, dims.head_dim))
         self.v = nn.Parameter(torch.empty(*sets, dims.head_dim))
         self.projection = nn.Parameter(torch.empty(*sets, dims.width, dims.head_dim))
-        self._waves: Tensor | None = None  # sinusoids kept between calls; they hold no parameter
+        self._waves: Tensor | None = None  # sinusoids cached between calls; they depend on no parameter
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -54,7 +54,7 @@ class TransformerXL(PositionEncoding):
 
     @property
     def scale(self) -> float:
-        """The usual scale, named because the Toeplitz term contains it."""
+        """The usual scale, given explicitly because the Toeplitz term contains it."""
         return float(self.dims.head_dim**-0.5)
 
     def _rotate(
@@ -74,15 +74,15 @@ class TransformerXL(PositionEncoding):
         return keys + Toeplitz(correction[None, :, first + reach : last + reach + 1], q_len)
 
     def _sinusoids(self, reach: int) -> Tensor:  # (2 * reach + 1, E)
-        """The sinusoid of the distance i - j, less that of none, for each offset j - i from -reach to reach."""
+        """Return the sinusoid of distance i - j minus that of distance 0, for offsets j - i from -reach to reach."""
         if torch.compiler.is_compiling():
             return self._make_sinusoids(reach)
-        kept, like = self._waves, self.projection
-        if kept is None or kept.dtype != like.dtype or kept.device != like.device or len(kept) < 2 * reach + 1:
+        cached, like = self._waves, self.projection
+        if cached is None or cached.dtype != like.dtype or cached.device != like.device or len(cached) < 2 * reach + 1:
             with torch.inference_mode(False), torch.no_grad():
-                kept = self._waves = self._make_sinusoids(max(reach, self.dims.max_length - 1))
-        middle = len(kept) // 2
-        return kept[middle - reach : middle + reach + 1]
+                cached = self._waves = self._make_sinusoids(max(reach, self.dims.max_length - 1))
+        middle = len(cached) // 2
+        return cached[middle - reach : middle + reach + 1]
 
     def _make_sinusoids(self, reach: int) -> Tensor:
         distance = torch.arange(reach, -reach - 1, -1, device=self.projection.device)

@@ -1,4 +1,4 @@
-"""TUPE: absolute positions with projections of their own, correlated apart from the words, and [CLS] set free.
+"""TUPE: scores of absolute positions with projections of their own, apart from the words, and special ones for [CLS].
 
 Ke, He and Liu (2021), "Rethinking Positional Encoding in Language Pre-training" (ICLR; arXiv 2006.15595).
 """
@@ -15,7 +15,7 @@ from headway.encodings.t5 import T5
 
 
 class _Tupe(PositionEncoding):
-    """What TUPE-A and TUPE-R share; `relative` is the T5 part of TUPE-R."""
+    """The common part of TUPE-A and TUPE-R; `relative` is the T5 encoding of TUPE-R."""
 
     places = ("scores",)
     extends = False
@@ -50,7 +50,7 @@ class _Tupe(PositionEncoding):
 
     @property
     def scale(self) -> float:
-        """The scale of both correlations, of words and of positions: their sum has the usual variance."""
+        """Scale of the products of words and of positions, whose sum then has the usual variance."""
         return float((2 * self.dims.head_dim) ** -0.5)
 
     def _bias(
@@ -73,13 +73,14 @@ class _Tupe(PositionEncoding):
         return bias
 
     def _relative(self, layer: int, offset: Tensor) -> Tensor:  # (B|1, L) to (B|1, H|1, L)
+        """Return the relative bias of one layer at each offset, or zeros."""
         if self.relative is None:
             return self.table.new_zeros(1, 1, 1)
         return self.relative.at(layer, offset).transpose(0, 1)
 
 
 class TupeAbs(_Tupe):
-    """Untied absolute positions: a product of two projections of one learned table, apart from the words.
+    """Untied absolute positions: a product of two projections of a learned table, which no word takes part in.
 
     Paper:    Ke et al. (2021), TUPE-A: Sec. 3.1 for the correlation, Sec. 3.2 for the reset of [CLS]; Chen et al.
               (2021a), Eq. (5) without R
@@ -89,15 +90,17 @@ class TupeAbs(_Tupe):
               query[l, h, i] = LayerNorm(table[i]) query_weight[l, h] + query_bias[l, h], and key likewise
     Symbols:  p -> table, (max_length, E);  U^Q, U^K -> query_weight, key_weight, (layers, heads, E, D), with biases
               (layers, heads, D);  theta_1, theta_2 -> theta1, theta2, (layers, heads)
-    Departs:  the released code draws each theta from a position of its own; free numbers here, as the formula says.
+    Departs:  the released code computes each theta from a position of its own; here they are parameters, as in the
+              formula.
               LayerNorm and the projections' biases are the released code's. reset=False leaves the reset out
     Yields:   LowRank of rank D, or D + 2 with the reset;
               max_length * E + 2 * E + layers * heads * (2 * (E + 1) * D + 2) parameters
     Checked:  tests/parity/test_tupe.py
 
-    Attention must use `scale`, (2D)^-0.5, for the words as well. The table and its LayerNorm always serve all layers;
-    sharing "layer", the paper's and the default, has one pair of projections for all layers, "none" one for each layer,
-    "head" one for each layer that all heads use. In packed texts the first token of each text is the [CLS].
+    Attention must use `scale`, (2D)^-0.5, for the words as well. All layers use the same table and LayerNorm. With
+    sharing "layer", the paper's and the default, there is one pair of projections for all layers; with "none" there is
+    one for each layer, and with "head" one for each layer that all its heads use. In packed texts the first token of
+    each text counts as [CLS].
     """
 
     name = "tupe-abs"
@@ -117,8 +120,8 @@ class TupeRel(_Tupe):
                               theta2[l, h]                             where j = 0 and i > 0
                               (2D)^-0.5 * query[l, h, i] . key[l, h, j] + relative[l, h, bucket(j - i)]  elsewhere
     Symbols:  b_{j-i} -> relative.table, (layers, heads, buckets); the others as in TUPE-A
-    Departs:  as TUPE-A. The reset covers both terms, as in the formula; the released code gives [CLS] buckets of its
-              own instead
+    Departs:  as TUPE-A. The reset covers both terms, as in the formula; the released code has buckets of its own
+              for [CLS] instead
     Yields:   LowRank + Toeplitz, those of TUPE-A and layers * heads * buckets parameters
     Checked:  tests/parity/test_tupe.py
     """
@@ -156,7 +159,7 @@ def _reset(
     from_cls: Tensor,  # (B|1, H|1, Lk)
     to_cls: Tensor,  # (B|1, H|1, Lq)
 ) -> tuple[Tensor, Tensor]:  # the factors with two columns more
-    """Factors whose product is from_cls[j] where the query is [CLS], to_cls[i] where only the key is, else as it was.
+    """Make factors whose product is from_cls[j] if the query is [CLS], to_cls[i] if only the key is, else left . right.
 
     left = [left or 0, 1 or 0, 0 or to_cls],  right = [right or 0, from_cls, 1 or 0].
     """

@@ -1,4 +1,4 @@
-"""Encoders with any encoding, as transformers models; importing this registers them with transformers' Auto classes."""
+"""Encoders with any encoding, as transformers models. Importing this registers them with the Auto classes."""
 
 try:
     from transformers import (

@@ -1,4 +1,4 @@
-"""The encoder's configuration: BERT's sizes, and where position and segments go."""
+"""The configuration of the encoder: its sizes, by default those of BERT, and its encodings."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class HeadwayConfig(PreTrainedConfig):  # type: ignore[misc]
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
-        """Make a configuration from its saved values, as `from_pretrained` does with those of config.json."""
+        """Make a configuration from its saved values, such as those of config.json."""
         _check_names({name: value for name, value in kwargs.items() if name in OLD_FIELDS}, [], {})
         config: Self = super().from_dict(with_one_encoding(config_dict), **kwargs)
         return config
 
 
 class EncoderConfig(HeadwayConfig):
-    """Sizes and choices of an encoder; what is not given is BERT-base (Devlin et al. 2019).
+    """Settings of an encoder; the defaults are those of BERT-base (Devlin et al. 2019).
 
     Args:
         max_position_embeddings: longest sequence of training; the limit of encodings that do not extend.
@@ -76,11 +76,11 @@ class EncoderConfig(HeadwayConfig):
         _check_names(kwargs, [known.name for known in fields(self)], always("gelu"))
         super().__post_init__(**kwargs)
         self.check()
-        with torch.device("meta"):  # names and options are wrong here or nowhere
+        with torch.device("meta"):  # raises if a name or option is wrong
             self.build()
 
     def check(self) -> None:
-        """Raise where a setting is wrong. Models ask again: `from_pretrained` changes a configuration that was made."""
+        """Raise if a setting is wrong. Models call it again, because `from_pretrained` can change a configuration."""
         self.encoding = str(self.choice)
         self._check_sizes()
         self._check_attention()
@@ -99,9 +99,7 @@ class EncoderConfig(HeadwayConfig):
         """Build the encoding of positions and, where there are any, that of segments; see `build_apart`."""
         choice = self.choice
         if "key_length" in choice.options:
-            raise ValueError(
-                "key_length: no option of a model's encoding; it follows from projected_length. Leave it out."
-            )
+            raise ValueError("key_length: cannot be set in a model, where it is projected_length. Leave it out.")
         if self.attention == "linformer" and DietAbs in choice.kinds:
             choice = replace(choice, options={**choice.options, "key_length": self.projected_length})
         dims = Dimensions(
@@ -156,7 +154,7 @@ class EncoderConfig(HeadwayConfig):
 
 
 def check_numbers(config: Any, shares: Iterable[str]) -> None:
-    """Raise where one of the numbers is none, or out of its range: layers would, with a message of torch's."""
+    """Raise ValueError if a number is missing or out of range; torch would raise later, without naming it."""
     for name in ("max_position_embeddings", "type_vocab_size"):
         value = getattr(config, name, 1)
         if not isinstance(value, int) or value < 1:
@@ -171,7 +169,7 @@ def check_numbers(config: Any, shares: Iterable[str]) -> None:
             raise ValueError(f"{name}: expected a number of at least 0, got {value!r}.")
 
 
-OTHER_NAMES = {  # as encodings and other libraries call them
+OTHER_NAMES = {  # names of settings in our encodings and in other libraries
     "num_layers": "num_hidden_layers",
     "num_heads": "num_attention_heads",
     "max_length": "max_position_embeddings",
@@ -185,7 +183,7 @@ OTHER_NAMES = {  # as encodings and other libraries call them
     "encoder_attention_heads": "num_attention_heads",
     "decoder_attention_heads": "num_attention_heads",
 }
-ELSEWHERE = {  # what follows from other settings, or stands under another
+ELSEWHERE = {  # settings that follow from others, or that are part of another
     "head_dim": "no such setting; it is hidden_size / num_attention_heads. Set those.",
     "rope_theta": "it is an option of the encoding. Write it there: encoding='rope:base=...'.",
     "sharing": "it is part of the encoding. Write it there: encoding='diet-abs:sharing=...'.",
@@ -193,32 +191,31 @@ ELSEWHERE = {  # what follows from other settings, or stands under another
     "encoding_options": "they are part of the encoding. Write them there: encoding='diet-abs:rank=...'.",
 }
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
-FIXED: dict[str, Any] = {  # what other libraries' models can change and ours cannot, with what ours do
+FIXED: dict[str, Any] = {  # settings of other libraries' models that ours do not have, with the value ours act by
     "position_embedding_type": "absolute",
     "is_decoder": False,
     "add_cross_attention": False,
 }
-OF_ONE = (  # that one of our models has and the other has not
+OF_ONE_MODEL = (  # settings that only encoders or only translation models have
     "attention", "projected_length", "projection_sharing", "classifier_dropout", "type_vocab_size",
     "encoder_layers", "decoder_layers", "cross", "norm", "activation_dropout_prob", "label_smoothing",
 )  # fmt: skip
 
 
 def always(activation: str) -> dict[str, Any]:
-    """What a kind of model always does, by the names that other libraries have for it."""
+    """Return the fixed settings of a model with this activation, by the names that other libraries use."""
     return {**FIXED, **dict.fromkeys(ACTIVATIONS, activation)}
 
 
 def _check_names(names: Mapping[str, Any], known: list[str], fixed: Mapping[str, Any]) -> None:
-    """transformers keeps any name it does not know; one that was meant to be another, or to change what a model does,
-    must not be lost that way."""
+    """Raise ValueError for a name that is misspelt or that has no effect; transformers would keep it silently."""
     options = {option for kind in ENCODINGS.values() for option in option_names(kind)}
     for name, value in names.items():
         if name in ELSEWHERE:
             raise ValueError(f"{name}: {ELSEWHERE[name]}")
         if name in options:
             raise ValueError(f"{name}: it is an option of the encoding. Write it there: encoding='NAME:{name}=...'.")
-        # Ids of other special tokens are not misspelt: cls_token_id and its like say what a tokenizer says as well.
+        # Ids of other special tokens, such as cls_token_id, describe the tokenizer and are not misspelt.
         near = [] if name.endswith("_token_id") else difflib.get_close_matches(name, known, n=1, cutoff=0.8)
         meant = OTHER_NAMES.get(name, near[0] if near else None)
         if meant in known:
@@ -227,12 +224,12 @@ def _check_names(names: Mapping[str, Any], known: list[str], fixed: Mapping[str,
             raise ValueError("num_layers: no such setting. Did you mean 'encoder_layers' and 'decoder_layers'?")
         if name in fixed and value not in (None, fixed[name]):
             raise ValueError(f"{name}: no such setting; here it is always {fixed[name]!r}, got {value!r}.")
-        if name in OF_ONE:
+        if name in OF_ONE_MODEL:
             raise ValueError(f"{name}: this kind of model has no such setting. It has {', '.join(known)}.")
 
 
 def check_settings(kind: type[PreTrainedConfig], names: Iterable[str]) -> None:
-    """Raise where a configuration of ours would keep a name and do nothing with it."""
+    """Raise ValueError for names that a configuration of ours would keep without any effect."""
     known = [field.name for field in fields(kind)]
     unknown = [name for name in names if not (name in known or hasattr(kind, name) or name == "attn_implementation")]
     _check_names(dict.fromkeys(unknown), known, {})

@@ -11,7 +11,7 @@ from transformers.utils import can_return_tuple
 from headway.bias.checks import check_ids
 from headway.encodings import Encoding, parts_of
 from headway.models.config import EncoderConfig
-from headway.models.frame import ForwardContext
+from headway.models.context import ForwardContext
 from headway.models.layers import EncoderLayer, LengthProjection, Pooler
 from headway.models.norm import LayerNorm
 from headway.models.padding import lengths_or_mask

@@ -9,7 +9,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from headway.attention.linformer import projected
 from headway.models.config import EncoderConfig
-from headway.models.frame import ForwardContext
+from headway.models.context import ForwardContext
 from headway.models.norm import LayerNorm
 from headway.models.padding import keep_mask
 

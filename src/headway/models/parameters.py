@@ -1,4 +1,4 @@
-"""How many parameters an encoder has, counted as the DIET paper does, beside what the paper says."""
+"""Parameters of encoders, counted as in the DIET paper, beside the figures of the paper."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from headway.models.heads import EncoderForMaskedLM
 from headway.models.layers import Pooler
 from headway.models.presets import preset
 
-ENGLISH, MULTILINGUAL = 30_522, 120_000  # sizes of the vocabularies: BERT's, and Sec. 4.2
+ENGLISH, MULTILINGUAL = 30_522, 120_000  # sizes of the vocabularies: that of BERT, and Sec. 4.2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParameterCount:
-    """One model: its parameters with an English and with a multilingual vocabulary; the paper's, in millions."""
+    """Parameters of one model with an English and a multilingual vocabulary, and the paper's figures in millions."""
 
     model: str
     english: int
@@ -38,7 +38,7 @@ PAPER: dict[str, tuple[str, float, float]] = {
 
 
 def parameter_table() -> list[ParameterCount]:
-    """Work out Table 6 of Chen et al. (2021b): BERT-base, 512 positions, segments per head except in BERT itself."""
+    """Count the models of Table 6 of Chen et al. (2021b): BERT-base with 512 positions."""
     return [
         ParameterCount(
             model=model,
@@ -52,9 +52,9 @@ def parameter_table() -> list[ParameterCount]:
 
 
 def pretraining_parameters(config: EncoderConfig) -> int:
-    """Count parameters as released BERT models do: with pooler, head for masked words and head for the next sentence.
+    """Count parameters as in released BERT models, with pooler and the heads for masked words and the next sentence.
 
-    Made on the device "meta": shapes without memory.
+    The model is built on the device "meta", which takes no memory.
     """
     with torch.device("meta"):
         parts: list[nn.Module] = [EncoderForMaskedLM(config), Pooler(config), nn.Linear(config.hidden_size, 2)]

@@ -1,4 +1,4 @@
-"""Sizes with a name."""
+"""Named sizes of encoders."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def preset(name: str, **overrides: Any) -> EncoderConfig:
-    """Make the configuration of a preset, with what is given in place of its own.
+    """Make the configuration of a preset, with some of its settings overridden.
 
     Example: preset("bert-base", encoding="diet-abs:rank=128,sharing=layer")
     """

@@ -55,7 +55,7 @@ def test_position_and_segments_are_built_apart(options, position, segments):
 
 def test_sharing_reaches_position_and_segments():
     position, segments = preset("tiny", encoding="diet-abs:sharing=layer,segments=per-head").build()
-    assert position.sharing == segments.sharing == "layer"
+    assert (position.sharing, segments.sharing) == ("layer", "none")
     assert isinstance(position, DietAbs) and position.key_length is None
 
 
@@ -122,7 +122,7 @@ def test_checkpoints_whose_encoding_stood_in_several_fields_load(kind, saved, te
         ({"encoding": None}, "encoding: expected NAME.*, got None. .*'none'"),
         ({"encoding_options": {"rank": 3}}, "encoding_options: .*Write them there: encoding='diet-abs:rank=...'"),
         ({"segments": "none"}, "segments: it is part of the encoding"),
-        ({"encoding": "diet-abs:key_length=7"}, "key_length: .*it follows from projected"),
+        ({"encoding": "diet-abs:key_length=7"}, "key_length: cannot be set in a model"),
         ({**LINFORMER, "encoding": "diet-abs:key_length=7"}, "key_length: .*Leave it out"),
         ({"head_dim": 32}, "head_dim: no such setting; it is hidden_size / num_attention_heads"),
         ({"rope_theta": 500.0}, "rope_theta: .*encoding='rope:base="),

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers import EncoderDecoderCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from headway.models.frame import ForwardContext
+from headway.models.context import ForwardContext
 from headway.models.norm import LayerNorm
 from headway.models.translation.config import TranslationConfig
 from headway.running import may_read

@@ -10,7 +10,7 @@ from transformers import EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 
 from headway.encodings import Encoding, parts_of
-from headway.models.frame import ForwardContext
+from headway.models.context import ForwardContext
 from headway.models.norm import LayerNorm
 from headway.models.translation.config import TranslationConfig
 from headway.models.translation.layers import DecoderLayer, EncoderLayer, Packing
