@@ -24,7 +24,7 @@ pytestmark = [
 @pytest.mark.parametrize("encoding", ["t5", "tupe-rel", "diet-abs"])
 def test_layers_that_share_a_bias(one_tile, encoding, length, compiled, monkeypatch):
     """Multiplied out once, they come no further from float64 than multiplied out in every layer."""
-    frame = importlib.import_module("headway.models.frame")
+    frame = importlib.import_module("headway.models.context")
     sizes = {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 3, "max_position_embeddings": 300}
     config = hw.preset("tiny", encoding=encoding, sharing="layer", vocab_size=50, **sizes)
     model = hw.EncoderModel(config).to(DEVICE).eval()

@@ -90,12 +90,27 @@ def test_more_segments_than_two(build):
                 assert bias[0, h, i, j].item() == table[1, h, one, other].item()
 
 
+@pytest.mark.parametrize("positions", ["none", "head", "layer"])
 @pytest.mark.parametrize(
-    ("sharing", "shape"), [("none", (2, 2, 2, 2)), ("head", (2, 1, 2, 2)), ("layer", (1, 2, 2, 2))]
+    ("sharing", "shape"),
+    [(None, (2, 2, 2, 2)), ("none", (2, 2, 2, 2)), ("head", (2, 1, 2, 2)), ("layer", (1, 2, 2, 2))],
 )
-def test_sharing_reaches_the_segments(build, sharing, shape):
-    enc = build("diet-rel", segments="per-head", sharing=sharing)
+def test_segments_have_a_sharing_of_their_own(build, positions, sharing, shape):
+    """Chen et al. (2021b), Sec. 4.4, share positions; in Chen et al. (2021a), Sec. 3, segments share nothing."""
+    enc = build("diet-rel", sharing=positions, segments="per-head", segment_sharing=sharing)
+    assert enc.parts[0].sharing == positions
     assert enc.parts[1].table.shape == shape
+
+
+def test_tables_differ_between_layers_where_positions_do_not(build):
+    enc = build("diet-rel", sharing="layer", segments="per-head")
+    one, other = (enc.bias(layer, 7, 7, segments=IDS).dense() for layer in range(2))
+    tables = enc.parts[1].table
+    difference = torch.stack([tables[0] - tables[1]] * 2)[
+        torch.arange(2)[:, None, None], :, IDS[:, :, None], IDS[:, None]
+    ]
+    assert_close(one - other, difference.permute(0, 3, 1, 2), **EXACT)
+    assert difference.abs().max().item() > 1e-3
 
 
 @pytest.mark.parametrize("segments", ["input", "per-head"])

@@ -63,7 +63,7 @@ def finetune(
     if not any(config.task_spec.kind == "spans" for config in configs):
         given.refuse([path for path in given if path.startswith("spans.")], "for tasks that are no questions")
     if not any(config.task_spec.pair for config in configs):
-        given.refuse(["start.segments"], "for tasks of single texts")
+        given.refuse(["start.segments", "start.segment_sharing"], "for tasks of single texts")
     out = options.pop("out")
     outs = [out if out is None or len(tasks) == 1 else f"{out}/{task.replace(':', '-')}" for task in tasks]
     for config, folder in zip(configs, outs, strict=True):

@@ -1,4 +1,4 @@
-"""Which encoding, with which options: one value, written in one way and built in one place."""
+"""The choice of an encoding with its options: how it is written, read, checked and built."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from headway.encodings.base import SHARINGS, Dimensions, Encoding, PositionEncod
 from headway.encodings.registry import ENCODINGS, SEGMENTS, option_names
 from headway.encodings.together import Together, parts_of
 
+NOT_OPTIONS = ("sharing", "segments", "segment_sharing")  # what a choice has beside the options of its encodings
 SPELLING = "NAME[:OPTION=VALUE,...], such as diet-abs:rank=64,sharing=layer,segments=per-head"
 
 
@@ -21,18 +22,21 @@ class EncodingChoice:
     """An encoding with its options, written NAME[:OPTION=VALUE,...], such as "diet-abs:rank=64,sharing=layer".
 
     Args:
-        name: one of `ENCODINGS`, or several joined by "+", whose effects add up ("learned+tisa").
+        name: one of `ENCODINGS`, or several joined by "+", which are added ("learned+tisa").
         options: options of these encodings; each goes to every encoding that has it.
-        sharing: none, head or layer, for everything that has parameters per head, segments included; None leaves each
-            encoding its own default.
-        segments: none, input (added to the embeddings) or per-head (added to the scores); None leaves it to whoever
-            builds: `encoding` builds none, an `EncoderConfig` those of BERT, at the input.
+        sharing: none, head or layer: whether heads or layers share the parameters of positions (Chen et al. 2021b,
+            Sec. 4.4). None leaves each encoding its own default.
+        segments: none, input (added to the embeddings) or per-head (added to the scores). None leaves it open:
+            `encoding` then builds none, an `EncoderConfig` those of BERT, at the input.
+        segment_sharing: the same as `sharing`, for the tables of segments=per-head. None is none, a table for each head
+            and layer (Chen et al. 2021a, Sec. 3), however positions share theirs.
     """
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     sharing: str | None = None
     segments: str | None = None
+    segment_sharing: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -41,8 +45,15 @@ class EncodingChoice:
         _check_options(self.name, self.kinds, self.options)
         if self.segments is not None and self.segments not in SEGMENTS:
             raise ValueError(f"segments: expected one of {', '.join(SEGMENTS)}, got {self.segments!r}.")
-        if self.sharing is not None and self.sharing not in SHARINGS:
-            raise ValueError(f"sharing: expected one of {', '.join(SHARINGS)}, got {self.sharing!r}.")
+        for key in ("sharing", "segment_sharing"):
+            value = getattr(self, key)
+            if value is not None and value not in SHARINGS:
+                raise ValueError(f"{key}: expected one of {', '.join(SHARINGS)}, got {value!r}.")
+        if self.segment_sharing is not None and self.segments != "per-head":
+            raise ValueError(
+                f"segment_sharing: only segments=per-head have tables that heads or layers could share, got "
+                f"{self.segment_sharing!r} with segments={self.segments or 'none'}. Leave it out."
+            )
 
     @classmethod
     def parse(cls, text: str) -> EncodingChoice:
@@ -50,17 +61,17 @@ class EncodingChoice:
         if not isinstance(text, str):
             raise ValueError(f"encoding: expected {SPELLING}, got {text!r}. Without position it is 'none'.")
         name, said = split_choice(text)
-        sharing, segments = said.pop("sharing", None), said.pop("segments", None)  # here "none" is a word, not a value
-        return cls(name, {key: read_value(value) for key, value in said.items()}, sharing, segments)
+        named = {key: said.pop(key, None) for key in NOT_OPTIONS}  # in these "none" is a word, not None
+        return cls(name, {key: read_value(value) for key, value in said.items()}, **named)
 
     def __str__(self) -> str:
-        """Write the choice so that `parse` reads it: options by name, then sharing and segments."""
-        said = [*sorted(self.options.items()), ("sharing", self.sharing), ("segments", self.segments)]
+        """Write the choice as `parse` reads it: options by name, then sharing and segments."""
+        said = [*sorted(self.options.items()), *((key, getattr(self, key)) for key in NOT_OPTIONS)]
         pairs = [f"{key}={_write(value)}" for key, value in said if value is not None or key in self.options]
         return self.name + (":" + ",".join(pairs) if pairs else "")
 
     def __hash__(self) -> int:
-        return hash((self.name, frozenset(self.options.items()), self.sharing, self.segments))
+        return hash((self.name, frozenset(self.options.items()), *(getattr(self, key) for key in NOT_OPTIONS)))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -72,29 +83,32 @@ class EncodingChoice:
         """Classes of the encodings that are added up."""
         return tuple(_kind(name) for name in self.names)
 
+    @property
+    def can_share(self) -> bool:
+        """Whether any of the encodings of positions has parameters per head."""
+        return any(kind.default_sharing is not None for kind in self.kinds)
+
+    def with_segments(self, segments: str | None, sharing: str | None = None) -> EncodingChoice:
+        """Return the choice with other segments, and the sharing of their tables."""
+        return replace(self, segments=segments, segment_sharing=sharing)
+
     def build(self, dims: Dimensions, *, num_segments: int = 2) -> Encoding:
-        """Build the encoding of positions and segments as one module."""
+        """Build the encoding of positions and that of segments as one module."""
         position, segment = self.build_apart(dims, num_segments=num_segments)
         return position if segment is None else Together([*parts_of(position), segment])
 
     def build_apart(self, dims: Dimensions, *, num_segments: int = 2) -> tuple[Encoding, Encoding | None]:
-        """Build the encoding of positions and, where there is one, that of segments.
+        """Build the encoding of positions and, if there are segments, that of segments.
 
-        A model keeps them apart, so that a checkpoint without segments can go on with them (Chen et al. 2021b, App. A):
-        the tensors of positions have the same names in both.
+        A model keeps them apart, so that a checkpoint without segments can be fine-tuned with them (Chen et al. 2021b,
+        App. A): the tensors of positions then have the same names.
         """
         segment_kind = SEGMENTS[self.segments or "none"]
-        kinds: list[type[Encoding]] = [*self.kinds, *([] if segment_kind is None else [segment_kind])]
-        shares = any(kind.default_sharing is not None for kind in kinds)
-
-        def sharing(kind: type[Encoding]) -> str | None:
-            # Where no part has anything to share, all are told, and the first one says so.
-            return self.sharing if kind.default_sharing is not None or not shares else None
-
         parts = [
             kind(
                 dims,
-                sharing=sharing(kind),
+                # Where no encoding has anything to share, each is given `sharing`, so that the first one raises.
+                sharing=self.sharing if kind.default_sharing is not None or not self.can_share else None,
                 **{key: self.options[key] for key in option_names(kind) if key in self.options},
             )
             for kind in self.kinds
@@ -102,7 +116,7 @@ class EncodingChoice:
         position: Encoding = parts[0] if len(parts) == 1 else Together(parts)
         if segment_kind is None:
             return position, None
-        return position, segment_kind(dims, sharing=sharing(segment_kind), num_segments=num_segments)
+        return position, segment_kind(dims, sharing=self.segment_sharing, num_segments=num_segments)
 
 
 def encoding(
@@ -116,6 +130,7 @@ def encoding(
     num_segments: int = 2,
     sharing: str | None = None,
     segments: str | None = None,
+    segment_sharing: str | None = None,
     **options: Any,
 ) -> Encoding:
     """Build an encoding from its name and options: `encoding("diet-abs:rank=64,sharing=layer", num_layers=12, ...)`.
@@ -124,13 +139,14 @@ def encoding(
         choice: a name of `ENCODINGS`, or several joined by "+", with or without options; see `EncodingChoice`.
         max_length: longest sequence of training; the limit of encodings that do not extend.
         embed_dim: model width E; num_heads * head_dim unless given.
-        sharing, segments, options: what the text does not say, as keywords: `encoding("diet-abs", rank=64, ...)`.
+        sharing, segments, segment_sharing, options: what the text may say too, as keywords.
     """
     dims = Dimensions(
         num_layers=num_layers, num_heads=num_heads, head_dim=head_dim, max_length=max_length, embed_dim=embed_dim
     )
     chosen = choice if isinstance(choice, EncodingChoice) else EncodingChoice.parse(choice)
-    keywords = {key: value for key, value in (("sharing", sharing), ("segments", segments)) if value is not None}
+    given = zip(NOT_OPTIONS, (sharing, segments, segment_sharing), strict=True)
+    keywords = {key: value for key, value in given if value is not None}
     said = {*chosen.options, *(key for key in keywords if getattr(chosen, key) is not None)}
     if twice := [key for key in (*options, *keywords) if key in said]:
         raise ValueError(f"{twice[0]}: expected it in the text {str(chosen)!r} or as a keyword, got both.")
@@ -144,20 +160,25 @@ def with_one_encoding(config: Mapping[str, Any]) -> dict[str, Any]:
     """Fold the fields that once stood beside `encoding` in a configuration into its text.
 
     Checkpoints, converted models and results from before the encoding was one text say "encoding": "diet-abs",
-    "sharing": "layer", "segments": "input" and "options" or "encoding_options": {"rank": 64}. This is the one place
-    that reads them; a configuration without such fields stays as it is.
+    "sharing": "layer", "segments": "per-head" and "options" or "encoding_options": {"rank": 64}. Their sharing was that
+    of segments too. Only this function reads such fields; a configuration without them is returned as it is.
     """
     old = {name: config[name] for name in OLD_FIELDS if name in config}
     rest = {name: value for name, value in config.items() if name not in old}
     if not old:
         return rest
     options = old.get("options") or old.get("encoding_options") or {}
-    choice = EncodingChoice(config["encoding"], options, sharing=old.get("sharing"), segments=old.get("segments"))
+    choice = EncodingChoice(config["encoding"], options, segments=old.get("segments"))
+    sharing = old.get("sharing")
+    if choice.can_share or choice.segments != "per-head":
+        choice = replace(choice, sharing=sharing)
+    if choice.segments == "per-head" and sharing != "none":
+        choice = choice.with_segments("per-head", sharing)
     return {**rest, "encoding": str(choice)}
 
 
 def split_choice(text: str) -> tuple[str, dict[str, str]]:
-    """Split NAME[:OPTION=VALUE,...] into the name and the text of each option; neither needs to exist."""
+    """Split NAME[:OPTION=VALUE,...] into the name and the text of each option, without checking them."""
     name, colon, rest = (each.strip() for each in text.partition(":"))
     options: dict[str, str] = {}
     for pair in rest.split(",") if colon else ():
@@ -196,7 +217,7 @@ def _check_options(name: str, kinds: tuple[type[PositionEncoding], ...], options
     unknown = [option for option in options if option not in known]
     if unknown:
         raise ValueError(
-            f"options: expected of {name} any of {', '.join(known) or '(it has none)'}, beside sharing and segments, "
+            f"options: {name} has {', '.join(known) or 'none'}, beside sharing, segments and segment_sharing; "
             f"got {', '.join(unknown)}."
         )
     for kind in kinds:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from headway.encodings import ENCODINGS, Dimensions, EncodingChoice, Together, encoding
+from headway.encodings.choice import with_one_encoding
 
 DIMS = Dimensions(num_layers=2, num_heads=2, head_dim=4, max_length=16)
 SIZES = {"num_layers": 2, "num_heads": 2, "head_dim": 4, "max_length": 16}
@@ -15,6 +16,7 @@ CHOICES = [
     EncodingChoice("diet-abs", {"rank": None}),
     EncodingChoice("learned+tisa", {"kernels": 3, "init_std": 1e-05}, segments="input"),
     EncodingChoice("shaw", {"values": False, "clip": 4}, sharing="none", segments="none"),
+    EncodingChoice("diet-rel", sharing="layer", segments="per-head", segment_sharing="head"),
     EncodingChoice("rel-scalar", {"beyond": "raise"}),
     EncodingChoice("rope", {"base": 500, "fraction": 0.5, "interleaved": True}),
 ]
@@ -47,6 +49,7 @@ def test_reading(text, choice):
 
 def test_writing():
     assert str(CHOICES[1]) == "diet-abs:rank=64,sharing=layer,segments=per-head"
+    assert str(CHOICES[5]) == "diet-rel:sharing=layer,segments=per-head,segment_sharing=head"
     assert str(CHOICES[4]) == "shaw:clip=4,values=false,sharing=none,segments=none"
 
 
@@ -76,10 +79,16 @@ def test_options_are_its_own():
         ("diet-abs:rank=many", "rank: expected int or None, got 'many'"),
         ("diet-abs:rank=64:sharing=layer", "rank: expected int or None, got '64:sharing=layer'"),
         ("learned:init_std=NaN", "init_std: expected a finite number"),
-        ("diet-abs:clip=8", "options: expected of diet-abs any of rank, key_length, init_std.*got clip"),
-        ("none:rank=8", "it has none.*got rank"),
+        ("diet-abs:clip=8", "options: diet-abs has rank, key_length, init_std, beside sharing.*got clip"),
+        ("none:rank=8", "none has none.*got rank"),
         ("diet-abs:sharing=heads", "sharing: expected one of none, head, layer, got 'heads'"),
         ("diet-abs:segments=output", "segments: expected one of none, input, per-head, got 'output'"),
+        ("diet-abs:segments=per-head,segment_sharing=heads", "segment_sharing: expected one of none, head, layer"),
+        (
+            "diet-abs:segments=input,segment_sharing=head",
+            "segment_sharing: only segments=per-head.*'head' with segments=i",
+        ),
+        ("diet-abs:segment_sharing=head", "segment_sharing: only segments=per-head have tables"),
         (None, "NAME\\[:OPTION=VALUE.*got None. Without position it is 'none'"),
     ],
 )
@@ -103,10 +112,11 @@ def test_tensors_of_positions_have_the_same_names_without_segments(name):
 
 
 def test_keywords_say_the_same():
-    text = encoding("diet-abs:rank=3,sharing=layer,segments=per-head", **SIZES)
-    keywords = encoding("diet-abs", **SIZES, rank=3, sharing="layer", segments="per-head")
-    both = encoding("diet-abs:rank=3", **SIZES, sharing="layer", segments="per-head")
-    choice = encoding(EncodingChoice.parse("diet-abs:rank=3,sharing=layer,segments=per-head"), **SIZES)
+    said = "diet-abs:rank=3,sharing=layer,segments=per-head,segment_sharing=head"
+    text = encoding(said, **SIZES)
+    keywords = encoding("diet-abs", **SIZES, rank=3, sharing="layer", segments="per-head", segment_sharing="head")
+    both = encoding("diet-abs:rank=3,segments=per-head,segment_sharing=head", **SIZES, sharing="layer")
+    choice = encoding(EncodingChoice.parse(said), **SIZES)
     shapes = [
         {name: tensor.shape for name, tensor in each.state_dict().items()} for each in (text, keywords, both, choice)
     ]
@@ -122,3 +132,29 @@ def test_nothing_is_said_twice(text, twice):
 def test_a_changed_choice_is_checked():
     with pytest.raises(ValueError, match="rank"):
         replace(CHOICES[1], name="tisa")
+
+
+@pytest.mark.parametrize(
+    ("old", "text"),
+    [
+        ({"encoding": "diet-abs", "options": {"rank": 4}}, "diet-abs:rank=4"),
+        ({"encoding": "diet-rel", "sharing": "layer", "segments": "input"}, "diet-rel:sharing=layer,segments=input"),
+        (
+            {"encoding": "diet-rel", "sharing": "layer", "segments": "per-head"},
+            "diet-rel:sharing=layer,segments=per-head,segment_sharing=layer",
+        ),
+        (
+            {"encoding": "diet-rel", "sharing": "none", "segments": "per-head"},
+            "diet-rel:sharing=none,segments=per-head",
+        ),
+        ({"encoding": "t5", "sharing": None, "segments": "per-head"}, "t5:segments=per-head"),
+        (
+            {"encoding": "alibi", "sharing": "head", "segments": "per-head"},
+            "alibi:segments=per-head,segment_sharing=head",
+        ),
+    ],
+)
+def test_fields_of_older_configurations_are_folded_into_the_text(old, text):
+    """One sharing then held for positions and segments alike."""
+    assert with_one_encoding({**old, "hidden_size": 8}) == {"encoding": text, "hidden_size": 8}
+    assert with_one_encoding({"encoding": text}) == {"encoding": text}

@@ -1,10 +1,12 @@
 """What the encoder promises with every encoding: it trains, sees order as declared, and is blind to padding."""
 
+import json
+
 import pytest
 import torch
 from torch.testing import assert_close
 
-from headway.encodings import ENCODINGS, SEGMENTS, SHARINGS
+from headway.encodings import ENCODINGS, SEGMENTS, SHARINGS, EncodingChoice
 from headway.models import EncoderConfig, EncoderForMaskedLM, EncoderModel
 from headway.models.padding import lengths_or_mask
 
@@ -18,14 +20,12 @@ SIZES = {
 }
 SUMS = ["learned+tisa", "sinusoidal+diet-rel", "rope+alibi", "shaw+t5", "learned+diet-abs"]
 COMBINATIONS = [
-    (name, sharing, segments)
+    EncodingChoice(name, sharing=sharing, segments=segments)
     for name in [*ENCODINGS, *SUMS]
     for segments in SEGMENTS
     for sharing in [None, *SHARINGS]
-    if sharing is None
-    or segments == "per-head"
-    or any(ENCODINGS[part].default_sharing is not None for part in name.split("+"))
-]
+    if sharing is None or EncodingChoice(name).can_share
+] + [EncodingChoice("diet-rel", {}, None, "per-head", sharing) for sharing in SHARINGS]
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 
 
@@ -43,12 +43,12 @@ def words(*shape, seed=1):
     return torch.randint(1, 29, shape, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize(("name", "sharing", "segments"), COMBINATIONS)
-def test_every_parameter_is_trained(name, sharing, segments):
+@pytest.mark.parametrize("choice", COMBINATIONS, ids=str)
+def test_every_parameter_is_trained(choice):
     """Unused parameters would break distributed training."""
-    model = build(EncoderForMaskedLM, encoding=name, sharing=sharing, segments=segments).train()
+    model = build(EncoderForMaskedLM, encoding=str(choice)).train()
     tokens = words(2, 16)
-    ids = torch.randint(2, (2, 16)) if segments != "none" else None
+    ids = torch.randint(2, (2, 16)) if choice.segments != "none" else None
     model(tokens, token_type_ids=ids, labels=tokens).loss.backward()
     unused = {name for name, p in model.named_parameters() if p.grad is None}
     still = {name for name, p in model.named_parameters() if p.grad is not None and not p.grad.abs().sum()}
@@ -59,7 +59,7 @@ def test_every_parameter_is_trained(name, sharing, segments):
 @pytest.mark.parametrize("name", [*ENCODINGS, *SUMS])
 @pytest.mark.parametrize("segments", SEGMENTS)
 def test_sees_order_as_declared(name, segments):
-    model = build(encoding=name, segments=segments)
+    model = build(encoding=f"{name}:segments={segments}")
     tokens, swapped = words(1, 7), [1, 0, 2, 3, 5, 4, 6]
     one, other = model(tokens).last_hidden_state, model(tokens[:, swapped]).last_hidden_state
     blind = torch.allclose(one[:, swapped], other, atol=1e-9)
@@ -70,7 +70,7 @@ def test_sees_order_as_declared(name, segments):
 @pytest.mark.parametrize("segments", ["none", "per-head"])
 def test_padded_and_packed_texts_are_as_if_alone(name, segments):
     """Five texts, in rows of their own with padding, and in two rows; also beyond max_position_embeddings in sum."""
-    model = build(encoding=name, segments=segments, max_position_embeddings=8)
+    model = build(encoding=f"{name}:segments={segments}", max_position_embeddings=8)
     texts = [words(1, n, seed=n) for n in (8, 3, 5, 1, 7)]
     ids = [torch.arange(t.shape[1])[None] % 3 // 2 for t in texts] if segments != "none" else None
     alone = [
@@ -185,9 +185,9 @@ class TestOutputs:
         model, tokens = build(), words(2, 9)
         states = model(tokens, output_hidden_states=True).hidden_states
         assert len(states) == 3
-        again, _ = model.layers[0](states[0], model._frame(states[0], None, None, None, None))
+        again, _ = model.layers[0](states[0], model._context(states[0], None, None, None, None))
         assert_close(again, states[1], **EXACT)
-        assert_close(model.layers[1](again, model._frame(again, None, None, None, None))[0], states[2], **EXACT)
+        assert_close(model.layers[1](again, model._context(again, None, None, None, None))[0], states[2], **EXACT)
 
     def test_the_configuration_may_ask(self):
         model = build(output_hidden_states=True)
@@ -212,16 +212,16 @@ class TestOutputs:
 class TestSegments:
     def test_ids_of_one_segment_are_no_loss_without_segments(self):
         """Tokenizers give them unasked."""
-        model, tokens = build(segments="none"), words(2, 9)
+        model, tokens = build(encoding="learned:segments=none"), words(2, 9)
         zeros = torch.zeros_like(tokens)
         assert_close(model(tokens, token_type_ids=zeros).last_hidden_state, model(tokens).last_hidden_state, **EXACT)
-        with pytest.raises(ValueError, match="segments='none'"):
+        with pytest.raises(ValueError, match="segments=none"):
             model(tokens, token_type_ids=zeros + 1)
 
     @pytest.mark.parametrize("segments", ["input", "per-head"])
     @pytest.mark.parametrize("name", ["none", "learned+tisa"])
     def test_they_act(self, name, segments):
-        model, tokens = build(encoding=name, segments=segments), words(2, 9)
+        model, tokens = build(encoding=f"{name}:segments={segments}"), words(2, 9)
         ids = torch.tensor([[0] * 4 + [1] * 5, [0] * 9])
         one, other = model(tokens).last_hidden_state, model(tokens, token_type_ids=ids).last_hidden_state
         assert not torch.allclose(one[0], other[0])
@@ -232,7 +232,7 @@ class TestSegments:
 @pytest.mark.parametrize(("sharing", "times"), [("layer", 1), ("none", 2)])
 def test_layers_that_share_make_their_bias_once(name, sharing, times, monkeypatch):
     """In sums too, and beside segments that layers do not share."""
-    model = build(encoding=name, sharing=sharing)
+    model = build(encoding=f"{name}:sharing={sharing}")
     kind = ENCODINGS[name.split("+")[-1]]
     calls, made = [], kind._bias
     monkeypatch.setattr(kind, "_bias", lambda self, *given: calls.append(1) or made(self, *given))
@@ -305,3 +305,24 @@ def test_exported_for_any_length(name, projected):
     for length in (2, 9, 16):
         tokens = torch.randint(1, 29, (3, length))
         assert_close(exported(tokens).last_hidden_state, model(tokens).last_hidden_state, **EXACT)
+
+
+@pytest.mark.parametrize("sharing", ["head", "layer", None])
+@pytest.mark.parametrize("name", ["diet-rel", "alibi"])
+def test_checkpoints_whose_segments_share_as_positions_load_as_they_were(name, sharing, tmp_path):
+    """Before the encoding was one text, one field `sharing` held for positions and segments alike."""
+    positions = f"sharing={sharing}," if sharing and name == "diet-rel" else ""
+    segments = "segments=per-head" + (f",segment_sharing={sharing}" if sharing else "")
+    model, tokens = build(encoding=f"{name}:{positions}{segments}"), words(2, 9)
+    model.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    old = {"encoding": name, "sharing": sharing, "segments": "per-head", "encoding_options": {}}
+    (tmp_path / "config.json").write_text(json.dumps({**saved, **old}))
+    again = EncoderModel.from_pretrained(tmp_path, dtype=torch.float64)
+    assert again.config.encoding == model.config.encoding
+    ids = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 1]] * 2)
+    one, other = (each(tokens, token_type_ids=ids).last_hidden_state for each in (model, again))
+    assert torch.equal(one, other)
+    assert {key: each.shape for key, each in again.state_dict().items()} == {
+        key: each.shape for key, each in model.state_dict().items()
+    }

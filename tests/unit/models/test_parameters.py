@@ -31,16 +31,20 @@ def test_bert_is_counted_as_transformers_counts_it():
 
 
 def test_the_difference_is_the_encoding_by_its_formula():
-    def count(**options):
-        return pretraining_parameters(preset("bert-base", segments="none", **options))
+    def count(encoding, segments="segments=none", **options):
+        text = encoding + ("," if ":" in encoding else ":") + segments
+        return pretraining_parameters(preset("bert-base", encoding=text, **options))
 
-    none = count(encoding="none")
-    assert count(encoding="learned") - none == 512 * 768
-    assert count(encoding="diet-rel") - none == 12 * 12 * 1023
-    assert count(encoding="diet-abs", sharing="layer", encoding_options={"rank": 128}) - none == 2 * 12 * 512 * 128
+    none = count("none")
+    assert count("learned") - none == 512 * 768
+    assert count("diet-rel") - none == 12 * 12 * 1023
+    assert count("diet-abs:rank=128,sharing=layer") - none == 2 * 12 * 512 * 128
+    for segments in ("segments=per-head", "segments=per-head,segment_sharing=none"):  # however positions share
+        assert count("diet-rel:sharing=layer", segments) - none == 12 * 1023 + 12 * 12 * 4
+    assert count("diet-rel:sharing=layer", "segments=per-head,segment_sharing=head") - none == 12 * 1023 + 12 * 4
     lin = {"attention": "linformer", "projected_length": 32}
-    assert count(encoding="none", **lin) - none == 12 * 32 * 512
-    assert count(encoding="diet-abs", **lin) - count(encoding="none", **lin) == 12 * 12 * (512 + 32) * 64
+    assert count("none", **lin) - none == 12 * 32 * 512
+    assert count("diet-abs", **lin) - count("none", **lin) == 12 * 12 * (512 + 32) * 64
 
 
 def test_the_command_prints_it():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -79,7 +79,7 @@ class Contestant:
             "attention_probs_dropout_prob": dropout,
         }
         if not self.theirs:
-            choice = replace(self.choice, segments=self.segments(segments))
+            choice = self.choice.with_segments(self.segments(segments), self.choice.segment_sharing)
             return EncoderForMaskedLM(preset(model, encoding=str(choice), **shared))
         for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
             shared[name] = getattr(sizes, name)

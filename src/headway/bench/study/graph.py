@@ -152,15 +152,19 @@ def pretrained_model(plan: Plan, row: Row) -> EncoderChoice:
     """Combine the recipe's model with the row's encoding; segments are the recipe's."""
     assert plan.pretrain is not None
     model = plan.pretrain.model
-    encoding = replace(row.position, segments=model.choice.segments)
+    encoding = row.position.with_segments(model.choice.segments, model.choice.segment_sharing)
     return replace(model, encoding=str(encoding), changes={**model.changes, **row.changes})
 
 
 def _finetuning(plan: Plan, row: Row, task: str, first: Job, several: str) -> list[Job]:
     """One sweep, or each of its runs as a job."""
     config = plan.finetune[task]
-    segments = row.choice.segments if config.task_spec.pair and plan.original is None else None
-    config = replace(config, start=replace(config.start, segments=segments))
+    if config.task_spec.pair and plan.original is None:
+        segments, sharing = row.choice.segments, row.choice.segment_sharing
+        if segments == "per-head" and row.choice.sharing in ("head", "layer"):
+            # Written out, because in older results segments shared as positions did.
+            sharing = "positions" if sharing == row.choice.sharing else sharing or "none"
+        config = replace(config, start=replace(config.start, segments=segments, segment_sharing=sharing))
     grids = [Grid(rates=(rate,), seeds=(seed,)) for rate, seed in config.grid.runs] if plan.split else [config.grid]
     return [
         Job(

@@ -51,8 +51,8 @@ def _as_hashed(config: Mapping[str, Any]) -> dict[str, Any]:
     """Write encodings as jobs did when the committed results were made, so that the keys of these stay valid.
 
     Then an encoding was not one text: models had `encoding`, `options` (`encoding_options` where parameters were
-    counted), `sharing` and, if they had any, `segments`; conversions had options beside `to`; and rows of a table of
-    costs separated options by colons, `sharing` first. Nothing is run in this form.
+    counted), `sharing`, which was that of segments too, and, if they had any, `segments`; conversions had options
+    beside `to`; and rows of a table of costs separated options by colons, `sharing` first. Nothing is run in this form.
     """
     found = dict(config)
     if isinstance(model := found.get("model"), Mapping):
@@ -64,7 +64,10 @@ def _as_hashed(config: Mapping[str, Any]) -> dict[str, Any]:
             "sharing": choice.sharing,
             "encoding_options" if counted else "options": choice.options,
             **({} if choice.segments is None else {"segments": choice.segments}),
+            **_unlike_positions(choice),
         }
+    if isinstance(start := found.get("start"), Mapping) and start.get("segment_sharing") == "positions":
+        found["start"] = {name: value for name, value in start.items() if name != "segment_sharing"}
     if found.get("change"):
         choice = EncodingChoice.parse(found["change"]["to"])
         sharing = {} if choice.sharing is None else {"sharing": choice.sharing}
@@ -77,8 +80,14 @@ def _as_hashed(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _row_as_hashed(text: str) -> str:
     choice = EncodingChoice.parse(text)
-    said = {"sharing": choice.sharing, **choice.options, "segments": choice.segments}
+    said = {"sharing": choice.sharing, **choice.options, "segments": choice.segments, **_unlike_positions(choice)}
     return ":".join([choice.name, *(f"{name}={value}" for name, value in said.items() if value is not None)])
+
+
+def _unlike_positions(choice: EncodingChoice) -> dict[str, str]:
+    """Return the sharing of segments if it differs from that of positions, which it was before it could be chosen."""
+    own = choice.segment_sharing or "none"
+    return {} if choice.segments != "per-head" or own == (choice.sharing or "none") else {"segment_sharing": own}
 
 
 class Unreadable(ValueError):

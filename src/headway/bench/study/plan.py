@@ -51,7 +51,7 @@ class Row:
     @property
     def position(self) -> EncodingChoice:
         """The encoding of positions alone, without segments."""
-        return replace(self.choice, segments=None)
+        return self.choice.with_segments(None)
 
     @property
     def place(self) -> str:

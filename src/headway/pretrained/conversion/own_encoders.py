@@ -44,16 +44,15 @@ def operated(model: Any, conversion: Conversion) -> Any:
     name, options = added.name, added.options
     if not conversion.replaces:
         name, options = f"{own.name}+{name}", {**own.options, **options}
-    choice = EncodingChoice(name, options, sharing=added.sharing, segments=own.segments)
+    choice = EncodingChoice(name, options, added.sharing, own.segments, own.segment_sharing)
     return _rebuilt(model, choice, max_position_embeddings=conversion.max_length)
 
 
 def without_positions(model: Any, conversion: Conversion) -> Any:
     """Make the model with its positions taken out."""
     check_positions_alone(model)
-    own, segments = model.config.choice, model.base_model.segments
-    shares = segments is not None and segments.default_sharing is not None
-    return _rebuilt(model, EncodingChoice("none", sharing=own.sharing if shares else None, segments=own.segments))
+    own = model.config.choice
+    return _rebuilt(model, EncodingChoice("none").with_segments(own.segments, own.segment_sharing))
 
 
 def positions(model: Any) -> int:
@@ -134,13 +133,12 @@ def _keep_scale(old: Any, new: Any) -> None:
 
 
 def _staying(model: Any, mode: str) -> list[Any]:
-    """List the encodings that the converted model keeps; those of positions first."""
-    base = model.base_model
-    return [*(parts_of(base.encoding) if mode == "supplement" else []), *parts_of(base.segments)]
+    """List the encodings of positions that the converted model keeps."""
+    return parts_of(model.base_model.encoding) if mode == "supplement" else []
 
 
 def _sharing(model: Any, to: EncodingChoice, mode: str) -> str | None:
-    """Choose the sharing of the whole encoder: it holds for all that has parameters per head."""
+    """Choose the sharing of the converted model, which holds for all its encodings of positions."""
     own: str | None = model.config.choice.sharing
     asked = to.sharing
     others = {part.name: part.sharing for part in _staying(model, mode) if part.default_sharing is not None}
@@ -153,7 +151,7 @@ def _sharing(model: Any, to: EncodingChoice, mode: str) -> str | None:
         return own  # those that stay decide
     told = ", ".join(f"{sharing} of {name}" for name, sharing in others.items())
     raise ValueError(
-        f"sharing: expected that of the encodings that stay ({told}), because an encoder has one sharing for all, got "
+        f"sharing: expected that of the encodings that stay ({told}), because all encodings of positions have one, got "
         f"{asked!r}. Leave it out."
     )
 

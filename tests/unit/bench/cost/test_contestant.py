@@ -52,8 +52,8 @@ def test_the_plain_copy_is_the_same_model_by_the_formula(text, monkeypatch):
     words = torch.randint(5, 100, (2, 24))
     want = model(words).logits
     twin = plain(model)
-    monkeypatch.setattr("headway.models.frame.attention", None)  # ours would call one of these
-    monkeypatch.setattr("headway.models.frame.self_attention", None)
+    monkeypatch.setattr("headway.models.context.attention", None)  # ours would call one of these
+    monkeypatch.setattr("headway.models.context.self_attention", None)
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", None)  # theirs would
     assert_close(twin(words).logits, want, rtol=1e-4, atol=1e-4)
     with pytest.raises(TypeError):

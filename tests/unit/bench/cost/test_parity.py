@@ -60,8 +60,8 @@ def broken(monkeypatch, change):
     def packed(qkv, **arguments):
         return call(*qkv.permute(2, 0, 3, 1, 4), **arguments)
 
-    monkeypatch.setattr("headway.models.frame.attention", call)
-    monkeypatch.setattr("headway.models.frame.self_attention", packed)
+    monkeypatch.setattr("headway.models.context.attention", call)
+    monkeypatch.setattr("headway.models.context.self_attention", packed)
 
 
 def lose_bias(q, k, v, arguments):

@@ -19,19 +19,21 @@ FASTER_NOTE = (
     "a step, and in so few steps they would stay too small."
 )
 
-# Sec. 4.4 says which rows share: Shaw et al. and Ke et al. over heads, Raffel et al. over layers. The distance at which
-# Shaw et al. is clipped is not said; 16 is that paper's own.
+# Sec. 4.4 says which rows share: Shaw et al. and Ke et al. over heads, Raffel et al. over layers. Tables of per-head
+# segments are never shared (Chen et al. 2021a, Sec. 3).
 DEVLIN = Row(name="Devlin et al. (learned)", encoding="learned:segments=input")
 SHAW_ROW = Row(name="Shaw et al.", encoding="shaw:sharing=head,segments=input")
 RAFFEL = Row(name="Raffel et al. (T5)", encoding="t5:sharing=layer,segments=input")
-KE = Row(name="Ke et al. (TUPE)", encoding="tupe-rel:segments=input")
+KE = Row(name="Ke et al. (TUPE)", encoding="tupe-rel:sharing=head,segments=input")
 
 
 def diet_rel(name: str, *, segments: str = "per-head", sharing: str = "none") -> Row:
+    """Make a row of DIET-REL."""
     return Row(name=name, encoding=f"diet-rel:sharing={sharing},segments={segments}")
 
 
 def diet_abs(name: str, rank: int, *, segments: str = "per-head", sharing: str = "layer") -> Row:
+    """Make a row of DIET-ABS."""
     return Row(name=name, encoding=f"diet-abs:rank={rank},sharing={sharing},segments={segments}")
 
 
@@ -45,15 +47,15 @@ def linformer(projected: int) -> tuple[Row, Row]:
 
 
 def published(row: Row, columns: tuple[str, ...], figures: tuple[float, ...]) -> Row:
-    """The row with the figures of a table's line, column by column."""
+    """Return the row with the figures of a line of a table, column by column."""
     return replace(row, published=dict(zip(columns, figures, strict=True)))
 
 
 def of_size(rows: tuple[Row, ...], size: str, *, shorter: int = 1) -> tuple[Row, ...]:
-    """A paper's rows; at other sizes without its figures, ours being of other models.
+    """Return a paper's rows for a size; other sizes than paper have no published figures, because models differ.
 
     Args:
-        shorter: how many times as long the paper's texts are as those of size gpu: keys are projected to as many fewer.
+        shorter: the ratio of the paper's text length to that of size gpu, by which projected lengths are divided.
     """
     if size == "paper":
         return rows

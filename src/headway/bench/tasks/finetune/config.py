@@ -12,6 +12,7 @@ from headway.bench.tasks.training.plan import above_zero, at_least
 from headway.storage import LATER, config_hash, settings
 
 SEGMENTS = ("none", "input", "per-head")
+SHARINGS = ("none", "head", "layer", "positions")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,15 +25,20 @@ class Start:
         segments: for pairs, how one of our encoders takes segments (Chen et al. 2021b, App. A). None leaves a model
             that has them as it is and gives one that has none per-head segments (at the input with linformer). Tasks of
             single texts always keep the model as it is.
+        segment_sharing: none, head or layer, of per-head segments that are given here (see `EncodingChoice`), or
+            positions, to share as the model's positions do. None is none: a table for each head and layer.
     """
 
     model: str
     tokenizer: str | None = None
     segments: str | None = None
+    segment_sharing: str | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
-        if self.segments is not None and self.segments not in SEGMENTS:
-            raise ValueError(f"segments: expected one of {', '.join(SEGMENTS)}, got {self.segments!r}.")
+        for name, known in (("segments", SEGMENTS), ("segment_sharing", SHARINGS)):
+            value = getattr(self, name)
+            if value is not None and value not in known:
+                raise ValueError(f"{name}: expected one of {', '.join(known)}, got {value!r}.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

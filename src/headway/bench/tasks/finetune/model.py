@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -159,7 +158,9 @@ def _segments(start: Start, task: TaskSpec) -> dict[str, Any]:
     if start.segments is None and settings.choice.segments != "none":
         return {}
     segments = start.segments or ("input" if settings.attention == "linformer" else "per-head")
-    return {"encoding": str(replace(settings.choice, segments=segments))}
+    sharing = start.segment_sharing or settings.choice.segment_sharing if segments == "per-head" else None
+    sharing = settings.choice.sharing if sharing == "positions" else sharing
+    return {"encoding": str(settings.choice.with_segments(segments, sharing))}
 
 
 def _check_length(settings: Any, tokenizer: Any, length: int) -> None:

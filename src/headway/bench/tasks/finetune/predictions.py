@@ -9,7 +9,7 @@ from typing import Any
 
 from headway.bench.data.transfer.spec import Example
 from headway.bench.data.transfer.tasks import load
-from headway.bench.tasks.finetune.config import FinetuneConfig, Start
+from headway.bench.tasks.finetune.config import FinetuneConfig
 from headway.bench.tasks.finetune.data import Evaluation, Scores, evaluation, languages
 from headway.bench.tasks.finetune.model import TransferLoss, load_model, load_tokenizer
 from headway.bench.tasks.finetune.spans import Candidate
@@ -35,7 +35,7 @@ SUBMISSION = {
 
 def write_predictions(config: FinetuneConfig, folder: RunFolder, *, cpu: bool) -> list[str]:
     """Predict with the model in the folder, and return the files written to its predictions/."""
-    config = replace(config, start=Start(model=str(folder.model), segments=config.start.segments))
+    config = replace(config, start=replace(config.start, model=str(folder.model), tokenizer=None))
     tokenizer, processes = load_tokenizer(config.start), Processes(cpu=cpu)
     loss = TransferLoss(load_model(config, tokenizer, 0), config.task_spec.kind).to(processes.device).eval()
     written = []

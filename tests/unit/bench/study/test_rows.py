@@ -1,0 +1,89 @@
+"""Rows of the papers' tables: what they share, and that jobs of older results keep their keys."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headway.bench.study.graph import jobs
+from headway.bench.study.job import Job
+from headway.bench.study.plan import Row
+from headway.bench.study.plans import find_plan
+from headway.bench.study.plans.glue_tables import TABLE_2, TABLE_8, TABLE_9
+from headway.bench.study.plans.rows import KE, RAFFEL, SHAW_ROW
+from headway.bench.study.plans.xtreme_tables import TABLE_3, TABLE_5
+
+ROOT = Path(__file__).parents[4]
+QUICK = "diet-abs"  # the row of the quick study whose layers share
+PAIRS = ("builtin:roles", "builtin:role-questions")
+
+
+def test_who_shares_is_what_section_4_4_says():
+    """Head-wise: Shaw et al. and Ke et al.; layer-wise: Raffel et al.; segments at the input (Table 2)."""
+    assert [row.choice.sharing for row in (SHAW_ROW, KE, RAFFEL)] == ["head", "head", "layer"]
+    assert {row.choice.segments for row in (SHAW_ROW, KE, RAFFEL)} == {"input"}
+
+
+@pytest.mark.parametrize("row", [*TABLE_2, *TABLE_3, *TABLE_5, *TABLE_8, *TABLE_9], ids=lambda row: row.name)
+def test_tables_of_segments_are_never_shared(row):
+    """Chen et al. (2021a), Sec. 3: "different parameters for each head and layer"."""
+    assert row.choice.segment_sharing in (None, "none")
+    if "share" in row.name:
+        assert row.choice.sharing == ("head" if "heads" in row.name else "layer")
+
+
+def kept_keys():
+    results = json.loads((ROOT / "results" / "studies" / "quick" / "results.json").read_text())
+    return {job["key"] for job in results["jobs"]}
+
+
+def test_older_results_keep_their_keys():
+    """In the committed study segments shared as positions did; a row that says so asks for the same jobs."""
+    plan = find_plan("quick")
+    row = plan.row(QUICK)
+    assert row.encoding == "diet-abs:sharing=layer,segments=per-head"
+    older = replace(row, encoding=f"{row.encoding},segment_sharing=layer")
+    rows = tuple(older if each.name == QUICK else each for each in plan.rows)
+    before = {each.job.key: each for each in jobs(replace(plan, rows=rows)) if each.job.kind != "cost"}
+    now = {each.job.key: each for each in jobs(plan) if each.job.kind != "cost"}
+    assert before.keys() <= kept_keys()
+    changed = [each for key, each in now.items() if key not in before]
+    assert {(each.row, each.task) for each in changed} == {(QUICK, task) for task in PAIRS}
+    assert len(now.keys() - kept_keys()) == len(changed)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("sharing=layer,segments=per-head,segment_sharing=layer", "sharing=layer,segments=input", False),
+        ("sharing=layer,segments=per-head", "sharing=layer,segments=per-head,segment_sharing=layer", False),
+        ("segments=per-head", "segments=per-head,segment_sharing=none", True),
+        ("segments=per-head", "segments=per-head,segment_sharing=head", False),
+    ],
+)
+def test_models_that_share_differently_are_different_jobs(one, other, same):
+    models = [{"encoding": f"diet-rel:{options}"} for options in (one, other)]
+    keys = {Job(kind="parameters", config={"model": model, "vocabularies": {}}).key for model in models}
+    assert len(keys) == (1 if same else 2)
+
+
+def test_a_shared_row_of_an_older_parameter_count_keeps_its_key():
+    """The key that this job had when an encoding was four fields."""
+    job = Job(
+        kind="parameters",
+        config={
+            "preset": "bert-base",
+            "model": {"encoding": "diet-rel:sharing=layer,segments=per-head,segment_sharing=layer"},
+            "vocabularies": {"English": 30_522, "multilingual": 120_000},
+        },
+    )
+    assert job.key == "parameters-d7f2736d48e8"
+
+
+def test_rows_print_what_they_share():
+    assert Row(name="a", encoding="diet-rel:sharing=layer,segment_sharing=head,segments=per-head").encoding == (
+        "diet-rel:sharing=layer,segments=per-head,segment_sharing=head"
+    )
