@@ -16,9 +16,10 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from typer.testing import CliRunner
 
-from headway.cli.analyze import analyze, drawn_texts
+from headway.cli.analyze import analyze
 from headway.models import EncoderConfig, EncoderForMaskedLM
 from headway.pretrained.analysis import FAMILIES
+from headway.pretrained.analysis.run import draw_texts
 
 WORDS = [
     "[PAD]",
@@ -176,7 +177,7 @@ def test_too_few_positions_for_the_kernels(bert, tmp_path):
 
 
 def test_headway_encoders_have_bias_curves(text, tmp_path):
-    config = EncoderConfig(**SIZES, encoding="diet-rel", segments="per-head", type_vocab_size=2, pad_token_id=0)
+    config = EncoderConfig(**SIZES, encoding="diet-rel:segments=per-head", type_vocab_size=2, pad_token_id=0)
     model = randomized(EncoderForMaskedLM(config))
     model.save_pretrained(tmp_path / "model")
     tokenizer().save_pretrained(tmp_path / "model")
@@ -280,7 +281,7 @@ def test_texts_that_cannot_be_used(bert, tmp_path, content, says):
 @pytest.mark.parametrize("options", [("--texts", 8), ("--text-length", 20), ("--texts", 2, "--text-length", 20)])
 def test_options_of_a_text_without_a_text(bert, tmp_path, options):
     said = run(bert, "--out", tmp_path / "out", *options, status=2)
-    assert f"{', '.join(options[::2])}: expected --text beside, got no text. Give --text FILE" in said
+    assert f"{', '.join(options[::2])}: not used without a text. Give --text FILE" in said
 
 
 def test_a_text_that_is_not_there(bert, tmp_path):
@@ -299,22 +300,20 @@ def test_an_unknown_stack(bert, tmp_path):
 def test_pieces_of_a_text_are_drawn_evenly(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("".join(f"piece {n:03}\n" for n in range(100)))
-    drawn = drawn_texts(path, 5, 9, seed=0)
-    assert len(set(drawn)) == 5 and drawn == drawn_texts(path, 5, 9, seed=0) != drawn_texts(path, 5, 9, seed=1)
-    often = np.bincount(
-        [int(text[-3:]) for seed in range(400) for text in drawn_texts(path, 5, 9, seed)], minlength=100
-    )
+    drawn = draw_texts(path, 5, 9, seed=0)
+    assert len(set(drawn)) == 5 and drawn == draw_texts(path, 5, 9, seed=0) != draw_texts(path, 5, 9, seed=1)
+    often = np.bincount([int(text[-3:]) for seed in range(400) for text in draw_texts(path, 5, 9, seed)], minlength=100)
     assert often.sum() == 2000 and often.min() > 4 and often.max() < 40  # 20 each are to be expected
-    assert drawn_texts(path, 5, 25, seed=0)[0].count("piece") == 3
+    assert draw_texts(path, 5, 25, seed=0)[0].count("piece") == 3
     path.write_text("short")
-    assert drawn_texts(path, 5, 25, seed=0) == ["short"]
+    assert draw_texts(path, 5, 25, seed=0) == ["short"]
 
 
 @pytest.mark.parametrize("between", [" ", ""])
 def test_a_text_without_line_breaks_has_pieces_too(tmp_path, between):
     path = tmp_path / "text.txt"
     path.write_text("\ufeff" + between.join(f"word{n:03}" for n in range(300)))
-    drawn = drawn_texts(path, 5, 70, seed=0)
+    drawn = draw_texts(path, 5, 70, seed=0)
     assert len(set(drawn)) == 5 and all(70 <= len(text) <= 140 for text in drawn)
     assert all(text[:4] == "word" for text in drawn)
 
@@ -352,8 +351,8 @@ def test_a_converted_folder_is_analysed(bert, text, tmp_path, mode):
 def test_an_encoder_that_was_converted_is_analysed_as_any_other(tmp_path):
     from headway.pretrained.conversion import convert
 
-    config = EncoderConfig(**SIZES, encoding="learned", segments="none", pad_token_id=0)
-    convert(randomized(EncoderForMaskedLM(config)), "tisa", kernels=2, start="random").save_pretrained(
+    config = EncoderConfig(**SIZES, encoding="learned:segments=none", pad_token_id=0)
+    convert(randomized(EncoderForMaskedLM(config)), "tisa:kernels=2", start="random").save_pretrained(
         tmp_path / "model"
     )
     run(tmp_path / "model", "--out", tmp_path / "out", "--kernels", "1", "--no-figures")
@@ -394,7 +393,7 @@ def test_a_folder_has_no_revision(bert, tmp_path):
 
 
 def test_one_segment_is_none(tmp_path):
-    config = EncoderConfig(**SIZES, encoding="diet-rel", segments="per-head", type_vocab_size=1, pad_token_id=0)
+    config = EncoderConfig(**SIZES, encoding="diet-rel:segments=per-head", type_vocab_size=1, pad_token_id=0)
     randomized(EncoderForMaskedLM(config)).save_pretrained(tmp_path / "model")
     run(tmp_path / "model", "--out", tmp_path / "out", "--kernels", "1", "--no-figures")
     assert "segments" in missing(tmp_path / "out")

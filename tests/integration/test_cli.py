@@ -9,7 +9,7 @@ import sys
 import pytest
 import typer
 
-from headway.cli.failures import told
+from headway.cli.errors import exit_with_message
 
 
 def headway(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -70,7 +70,7 @@ def test_bad_arguments_are_named(arguments, message):
 
 
 def test_numbers_that_broke_end_a_command_without_a_traceback(capsys):
-    with pytest.raises(typer.Exit) as ended, told():
+    with pytest.raises(typer.Exit) as ended, exit_with_message():
         raise FloatingPointError("scores: expected numbers, got NaN.")
     assert ended.value.exit_code == 1
     assert capsys.readouterr().err == "headway: scores: expected numbers, got NaN.\n"

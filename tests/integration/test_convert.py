@@ -121,7 +121,7 @@ def test_bad_input_is_told(folders, tmp_path):
     assert "Fit fewer kernels, or give more positions" in told(bert, *tisa, "--start", "fit", "--max-length", 3)
     assert "which is none" in told(bert, *tisa, "--text", tmp_path / "missing.txt")
     assert "Give --text FILE" in told(bert, *tisa, "--lengths", "32")
-    assert "separated by commas" in told(bert, *tisa, "--lengths", "32,many")
+    assert "--lengths: expected a whole number, got 'many'" in told(bert, *tisa, "--lengths", "32,many")
     (tmp_path / "text.txt").write_text("the dog sees the cat . " * 100)
     said = told(bert, *tisa, "--text", tmp_path / "text.txt", "--lengths", "32,65")
     assert "lengths: expected at most 64, all that the original or the converted" in said and "got 65." in said

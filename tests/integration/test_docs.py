@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.encodings import ENCODINGS
+from headway.encodings import ENCODINGS, EncodingChoice
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -180,7 +180,8 @@ def test_plans_beside_an_encoding_use_it():
     for _, equation, classes, _, plans in rows_of_papers():
         ours = {by_class[name] for name in re.findall(r"`(\w+)`", classes) if name in by_class}
         for plan in re.findall(r"`([\w-]+)`", plans) if ours else ():
-            used = {part for row in PLANS[plan]("quick", None).rows for part in row.encoding.split("+")}
+            choices = [EncodingChoice.parse(str(row.encoding)) for row in PLANS[plan]("quick", None).rows]
+            used = {part for choice in choices for part in choice.name.split("+")}
             assert ours & used, f"{equation}: {plan} has {sorted(used)}"
 
 

@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
 
-from headway.cli.settings import MAX_SEED
+from headway.cli.options import configured
+from headway.cli.settings import Changes
+from headway.pretrained.conversion.run import ConvertConfig, Result, run
 
-if TYPE_CHECKING:
-    from headway.pretrained.conversion.run import ConvertConfig, Result
+SHOWN = ("MODEL=model", "to", "mode", "max_length", "start", "text", "lengths", "revision", "seed")
 
 
+@configured(ConvertConfig, SHOWN)
 def convert(
-    model: Annotated[str, typer.Argument(help="Folder or Hub name of a BERT, RoBERTa, ... or headway model.")],
-    to: Annotated[str, typer.Option(help="tisa, diet-rel, diet-abs, t5 or alibi; options as in tisa:kernels=5.")],
     out: Annotated[str, typer.Option(help="A new folder for the converted model.")],
-    mode: Annotated[
-        str, typer.Option(help="supplement keeps the position embeddings; replace takes them out.")
-    ] = "supplement",
-    max_length: Annotated[
-        int | None, typer.Option(help="Tokens of the longest text it is for; else as it was. More: --mode replace.")
-    ] = None,
-    start: Annotated[
-        str | None, typer.Option(help="fit (to the model's own scores), zero or random; else fit to replace, or zero.")
-    ] = None,
-    text: Annotated[
-        str | None, typer.Option(help="File of text such as the model reads: half to fit on, half to compare on.")
-    ] = None,
-    lengths: Annotated[
-        str | None, typer.Option(help="Loss of masked words at these lengths, such as 128,512,1024; needs --text.")
-    ] = None,
-    revision: Annotated[str | None, typer.Option(help="Of a model on the Hub: a branch, tag or commit.")] = None,
-    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of words, masks and a random start.")] = 0,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    *,
+    given: Changes,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Give a pretrained encoder a position bias, beside its position embeddings or in their place.
 
@@ -49,52 +37,19 @@ def convert(
       headway convert runs/learned/model --to tisa --mode replace --text books.txt --lengths 128,512 --out runs/tisa
       headway convert albert-base-v2 --to tisa --mode replace --text books.txt --lengths 128,512,1024 --out albert-tisa
     """
-    from headway.cli.failures import told
-
-    with told():
-        from headway.pretrained.conversion.run import ConvertConfig
-
-        config = ConvertConfig(
-            model=model,
-            to=to,
-            revision=revision,
-            mode=mode,
-            max_length=max_length,
-            start=start,
-            text=text,
-            lengths=_lengths(lengths),
-            seed=seed,
-        )
-        _tell(config, _run(config, out, quiet))
+    config = given.build(ConvertConfig)
+    with Console(stderr=True, quiet=quiet).status("") as status:
+        result = run(config, out, progress=status.update)
+    show(config, result)
 
 
-def _run(config: ConvertConfig, out: str, quiet: bool) -> Result:
-    from rich.console import Console
-
-    from headway.pretrained.conversion.run import run
-
-    console = Console(stderr=True, quiet=quiet)
-    with console.status("") as status:
-        return run(config, out, progress=status.update)
-
-
-def _lengths(text: str | None) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        raise ValueError(f"lengths: expected whole numbers, separated by commas, got {text!r}.") from None
-
-
-def _tell(config: ConvertConfig, result: Result) -> None:
-    """How close, and what was written."""
-    from rich.console import Console
-    from rich.table import Table
-
+def show(config: ConvertConfig, result: Result) -> None:
+    """Say how close the converted model is to the original, and what was written."""
     changed = f", {result.removed:,} of the old positions gone" if result.removed else ""
     typer.echo(f"{result.kind}: {result.parameters:,} parameters of the bias{changed}")
     close = result.closeness
     if close is not None:
-        table = Table(title=f"against the original, {close.rows} x {close.length} tokens")
+        table = Table(box=SIMPLE_HEAD, title=f"against the original, {close.rows} x {close.length} tokens")
         table.add_column("measure")
         table.add_column("value", justify="right")
         table.add_row("relative error of hidden states", f"{close.relative_error:.4f}")
@@ -107,7 +62,7 @@ def _tell(config: ConvertConfig, result: Result) -> None:
             table.add_row(f"error of average scores, layer {layer}", f"{error:.4f}")
         Console().print(table)
     if result.losses:
-        table = Table(title="loss of masked words by length")
+        table = Table(box=SIMPLE_HEAD, title="loss of masked words by length")
         table.add_column("tokens", justify="right")
         for name in result.losses:
             table.add_column(name, justify="right")

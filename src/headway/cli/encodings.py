@@ -11,12 +11,12 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from headway.cli.failures import told
+from headway.cli.errors import exit_with_message
 
 SIZES = {"layers": 12, "heads": 12, "head-dim": 64, "max-length": 512}  # BERT-base
 
 
-@told()
+@exit_with_message()
 def list_encodings(
     layers: Annotated[int | None, typer.Option(help="Layers of the model; else 12.")] = None,
     heads: Annotated[int | None, typer.Option(help="Heads of each layer; else 12.")] = None,

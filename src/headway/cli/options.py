@@ -16,11 +16,12 @@ from typing import Annotated, Any
 
 import typer
 
-from headway.cli.failures import told
+from headway.cli.errors import exit_with_message
 from headway.cli.settings import Changes, Setting, find_settings, function_settings
 
 SET = "Any other setting; may be given several times. Nothing after the = is no value."
 ALL = "List the settings of --set, and exit."
+RESUMABLE = "stopped; the same command with --resume goes on from the last checkpoint"
 QUIET = Setting("quiet", bool, False, "Show no progress.")
 
 
@@ -57,7 +58,7 @@ def configured(
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def call(**values: Any) -> None:
-            with told():
+            with exit_with_message(when_stopped=RESUMABLE if "resume" in calls else "stopped"):
                 given = Changes(settings)
                 for flag, setting in flags.items():
                     texts = _texts(values.pop(_name(flag)))
@@ -66,24 +67,24 @@ def configured(
                             given.add(f"{setting.path}.{name}", named, f"--{flag} {name}")
                     elif texts:
                         given.add(setting.path, texts, flag if flag.isupper() else f"--{flag}")
-                for path, texts in _pairs(values.pop("set_") or [], "--set").items():
+                for path, texts in _pairs(values.pop("set_", None) or [], "--set").items():
                     given.add(path, texts, f"--set {path}")
                 if run:
                     values["options"] = _call_options(calls, values)
-                del values["help_all"]
+                values.pop("help_all", None)
                 command(given=given, **values)
 
         listed = [setting for setting in settings.values() if setting not in flags.values()]
+        set_any = typer.Option("--set", metavar="PATH=VALUE", help=SET)
+        list_all = typer.Option("--help-all", is_eager=True, callback=_lister(listed, recipe), help=ALL)
+        others = [
+            _keyword("set_", list[str] | None, set_any, None),
+            _keyword("help_all", bool, list_all, False),
+        ]
         generated = {
             "given": [
                 *(_parameter(flag, setting, show_default=recipe is None) for flag, setting in flags.items()),
-                _keyword("set_", list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help=SET), None),
-                _keyword(
-                    "help_all",
-                    bool,
-                    typer.Option("--help-all", is_eager=True, callback=_lister(listed, recipe), help=ALL),
-                    False,
-                ),
+                *(others if listed else ()),
             ],
             "options": [
                 _parameter(each.path.replace("_", "-"), each, show_default=True, negatable=each.default is not False)
@@ -140,13 +141,13 @@ def _call_options(calls: Mapping[str, Setting], values: dict[str, Any]) -> dict[
 
 
 def _lister(settings: list[Setting], recipe: Callable[[str], Any] | None) -> Callable[[typer.Context, bool], None]:
-    """What --help-all does: one entry a setting, with type, default and the first sentence of its description."""
+    """What --help-all does: one entry a setting, with type, description and default."""
 
     def show(context: typer.Context, asked: bool) -> None:
         if not asked:
             return
         name = context.params.get("recipe") or "quick"
-        with told():
+        with exit_with_message():
             base = recipe(name) if recipe else None
         defaults = f" Defaults are those of recipe {name}; put --recipe NAME first for others." if recipe else ""
         formatter = context.make_formatter()
@@ -157,7 +158,7 @@ def _lister(settings: list[Setting], recipe: Callable[[str], Any] | None) -> Cal
             value = _at(base, setting.path) if base else setting.default
             default = "" if value is MISSING else f" [default: {_text(value) or 'none'}]"
             path = f"{setting.path}.{setting.metavar}" if setting.is_mapping else f"{setting.path}={setting.metavar}"
-            rows.append((path, f"{setting.help.split('. ')[0].rstrip('.')}{default}"))
+            rows.append((path, f"{setting.help}{default}"))
         formatter.write_dl(rows, col_max=34)
         typer.echo(formatter.getvalue().rstrip())
         raise typer.Exit

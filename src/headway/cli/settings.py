@@ -201,11 +201,11 @@ class Changes:
                 tree[each.name] = _with_changes({} if default is MISSING else default, part)
         return kind(**{**tree, **others})
 
-    def refuse(self, paths: Iterable[str], why: str) -> None:
-        """Raise where any of these settings was given; `why` ends the sentence."""
+    def refuse(self, paths: Iterable[str], why: str, *, advice: str = "Leave out one or the other.") -> None:
+        """Raise where any of these settings was given; `why` ends the sentence that says so."""
         given = [self.options[path] for path in paths if path in self]
         if given:
-            raise ValueError(f"{', '.join(given)}: not used {why}. Leave out one or the other.")
+            raise ValueError(f"{', '.join(given)}: not used {why}. {advice}")
 
     def _tree(self, under: str) -> _Tree:
         tree = _Tree()

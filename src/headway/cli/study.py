@@ -62,9 +62,9 @@ def study(
       headway study encodings --size gpu --data data --rows learned --rows diet-rel
       headway study myplan.py --out studies/mine --store studies/jobs --jobs 4
     """
-    from headway.cli.failures import told
+    from headway.cli.errors import exit_with_message
 
-    with told():
+    with exit_with_message():
         from rich.console import Console
 
         from headway.bench.processes import available_cores
@@ -107,9 +107,9 @@ def report(
       headway report studies/quick-quick
       headway report studies/glue-gpu --keep results/studies/glue
     """
-    from headway.cli.failures import told
+    from headway.cli.errors import exit_with_message
 
-    with told():
+    with exit_with_message():
         _reported(Path(study))
         if keep is not None:
             from headway.bench.study.kept import keep_study

@@ -15,7 +15,7 @@ from headway.bench.tasks.translate import score as scores_of
 from headway.bench.tasks.translate.recipes import RECIPES
 from headway.bench.tasks.translate.recipes import recipe as named
 from headway.bench.tasks.translate.stream import blocks, check_output, file_lines, output
-from headway.cli.failures import told
+from headway.cli.errors import exit_with_message
 from headway.cli.options import configured, tell_of_new
 from headway.cli.settings import Changes
 from headway.models.translation import Decoding
@@ -113,7 +113,7 @@ def decode(
         typer.echo(f"wrote {out}: {done:,} lines translated", err=True)
 
 
-@told()
+@exit_with_message()
 def score(
     systems: Annotated[
         list[str], typer.Argument(metavar="TRANSLATIONS...", help="Text files; several are compared with the first.")

@@ -157,7 +157,7 @@ def test_help_all_lists_the_other_settings():
     done = call("plain", "--help-all")
     assert done.exit_code == 0 and not seen
     text = " ".join(done.stdout.split())
-    assert "clip=<float> Largest norm of the gradients [default: 1.0]" in text
+    assert "clip=<float> Largest norm of the gradients. [default: 1.0]" in text
     assert "seed=<int> [default: 0]" in text
     assert "text.length" not in text
 
@@ -167,7 +167,7 @@ def test_defaults_of_a_recipe_are_those_of_the_recipe():
     assert seen == [replace(named("quick"), text=Text(length=9))]
     assert "default" not in call("recipes", "--help").stdout.partition("--set")[0].partition("--length")[2]
     text = " ".join(call("recipes", "--recipe", "long", "--help-all").stdout.split())
-    assert "recipe long" in text and "clip=<float> Largest norm of the gradients [default: none]" in text
+    assert "recipe long" in text and "clip=<float> Largest norm of the gradients. [default: none]" in text
 
 
 def test_parameters_of_the_function_that_is_called_become_options():
