@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "headway"
 
+PAGE = SOURCE.parents[1] / "docs" / "architecture.md"
 LIBRARY = ("bias", "attention", "encodings", "models")
 ALLOWED = {  # room -> rooms it may import, beside storage.py (docs/architecture.md)
     "bias": {"running"},
@@ -175,3 +177,27 @@ def test_the_function_is_not_hidden_by_its_folder():
     code = "import headway.attention.masking, headway.attention; import headway; print(headway.attention.__module__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "headway.attention.call"
+
+
+def test_the_page_on_architecture_names_files_and_functions_that_exist():
+    """A name without a folder is that of some file; functions are looked for in the files of their line."""
+    everywhere = {path.name for path in SOURCE.rglob("*.*")}
+    text = PAGE.read_text()
+    for name in re.findall(r"`([\w/]+\.(?:py|cu|cuh|cpp))`", text):
+        there = any((root / name).is_file() for root in (SOURCE, SOURCE.parents[1]))
+        assert there or ("/" not in name and name in everywhere), name
+    steps = [line for line in text.splitlines() if re.match(r"\| \d \|", line)]
+    assert len(steps) == 6
+    for line in steps:
+        where = line.split("|")[2]
+        files = [path for name in re.findall(r"`([\w/]+\.\w+)`", where) for path in SOURCE.rglob(Path(name).name)]
+        source = "".join(path.read_text() for path in files)
+        for function in re.findall(r"`(\w+)`", where):
+            assert f"def {function}(" in source, f"{function} in {where}"
+
+
+def test_paragraphs_of_the_page_on_architecture_are_short():
+    for paragraph in re.split(r"\n\s*\n", PAGE.read_text()):
+        if not paragraph.startswith("|"):
+            parts = re.split(r"\n- ", paragraph)
+            assert all(part.count("\n") < 8 for part in parts), paragraph
