@@ -322,7 +322,7 @@ def _curves(name: str) -> str:
 
 def claims() -> str:
     """The ledger of the papers' claims, from all committed results."""
-    from headway.bench.claims import ledger
+    from headway.bench.claims.ledger import ledger
     from headway.bench.claims.show import as_markdown
 
     return as_markdown(ledger(ROOT / "results")[0])

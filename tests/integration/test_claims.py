@@ -45,7 +45,7 @@ def test_every_claim_has_a_verdict_or_the_command_that_would_give_one(ledger):
 def test_committed_timings_decide_what_position_costs(ledger):
     """By hand from the raw seconds, not through the library."""
     parts = {part["compares"]: part for part in ledger["diet-cost"]["comparisons"]}
-    part = parts["diet-rel against learned: ms of a training step"]
+    part = parts["diet-rel:sharing=none against learned: ms of a training step"]
     ratios = []
     for block in part["over"]:
         for source in part["sources"]:
@@ -128,7 +128,7 @@ def test_what_the_commands_write_is_read(tmp_path):
     """Pretraining, fine-tuning, analysis and translation, tiny, in the layout that the readers expect."""
     from typer.testing import CliRunner
 
-    from headway.bench.claims import read_results
+    from headway.bench.claims.readers import read_results
     from headway.cli import app
 
     results = tmp_path / "results"
@@ -165,8 +165,8 @@ def test_what_the_commands_write_is_read(tmp_path):
     found = read_results(results)
     assert not found.notes
     measures = {sample.measure for sample in found.samples}
-    assert measures >= {"loss", "glue", "xtreme", "table r2", "head r2", "score rank", "bleu", "parameters"}
-    assert {sample.setting.encoding for sample in found.samples if sample.measure == "bleu"} == set(texts)
+    assert measures >= {"loss", "glue", "xtreme", "table r2", "head r2", "score rank", "bleu", "English parameters"}
+    assert {sample.setting.encoding.name for sample in found.samples if sample.measure == "bleu"} == set(texts)
     assert ("shaw", "sinusoidal", "builtin") in found.errors
     verdicts = read("--results", str(results))
     assert verdicts["shaw-bleu"]["verdict"] == "supported" and verdicts["parameters"]["verdict"] == "supported"

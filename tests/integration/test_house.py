@@ -23,9 +23,9 @@ ALLOWED = {  # room -> rooms it may import, beside storage.py (docs/architecture
     "pretrained/analysis": {*LIBRARY},
     "pretrained/conversion": {*LIBRARY, "pretrained/analysis", "running"},
     "bench/data": set(),
-    "bench/tasks": {*LIBRARY, "pretrained/conversion", "bench/data", "bench/recording"},
+    "bench/tasks": {*LIBRARY, "pretrained/conversion", "bench/data", "bench/processes", "bench/recording"},
     "bench/cost": {*LIBRARY, "bench/recording", "bench/statistics"},
-    "bench/claims": {"bench/statistics"},
+    "bench/claims": {"encodings", "models", "bench/cost", "bench/judge"},
     "bench/study": {
         *LIBRARY,
         "pretrained/analysis",
@@ -33,10 +33,11 @@ ALLOWED = {  # room -> rooms it may import, beside storage.py (docs/architecture
         "bench/data",
         "bench/tasks",
         "bench/cost",
-        "bench/claims",
+        "bench/judge",
+        "bench/processes",
         "bench/statistics",
     },
-    "bench/report": set(),
+    "bench/report": {"encodings", "bench/judge"},
 }
 TWO_FLOORS = ("pretrained", "bench")  # folders whose rooms are the folders in them
 

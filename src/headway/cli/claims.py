@@ -31,16 +31,17 @@ def claims(
       headway claims --only contradicted,supported
       headway claims --json --results results
     """
-    from headway.bench.claims import show, verdicts
-    from headway.bench.claims.ledger import entry, ledger, to_json
+    from headway.bench import judge
+    from headway.bench.claims import show
+    from headway.bench.claims.ledger import find_entry, ledger, to_json
 
     if rule:
-        typer.echo((verdicts.__doc__ or "").strip())
+        typer.echo((judge.__doc__ or "").strip())
         return
     try:
         entries, found = ledger(Path(results))
         if claim is not None:
-            entries = [entry(claim, entries)]
+            entries = [find_entry(claim, entries)]
         if only is not None:
             wanted = _verdicts(only)
             entries = [each for each in entries if each.verdict in wanted]
@@ -57,7 +58,7 @@ def claims(
 
 
 def _verdicts(text: str) -> set[str]:
-    from headway.bench.claims.verdicts import WORST_FIRST
+    from headway.bench.judge import WORST_FIRST
 
     wanted = {part.strip().replace("-", " ") for part in text.split(",")}
     unknown = sorted(wanted - set(WORST_FIRST))

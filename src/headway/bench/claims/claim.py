@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headway.bench.claims.measures import MEASURES, Measure
-from headway.bench.claims.settings import Choice
+from headway.bench.claims.settings import Setting
+from headway.bench.judge import KINDS
 
 DIET = "Chen et al. 2021b (DIET)"
 SCALAR = "Chen et al. 2021a"
 SHAW = "Shaw et al. 2018"
 TISA = "Wennberg and Henter 2021 (TISA)"
-KINDS = ("above", "at least", "alike")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,21 +19,23 @@ class Contrast:
     """One comparison of two sides.
 
     Args:
-        better: the side that the claim favours.
-        than: the other side, or a number.
+        better: the encoding that the claim favours, as text: see `Setting.parse`.
+        than: the other encoding, or a number.
         kind: above (better by `margin` or more), at least (not worse by more than `margin`), or alike (within
             `margin` either way).
         margin: the least difference that matters, in the measure's units, or in percent for relative measures.
         measure, than_measure: names in `MEASURES`, of the two sides; the second is the first unless given.
+        attention: of the models of both sides, full or linformer.
         higher: whether more favours the claim; the measure's own direction unless given.
     """
 
-    better: Choice
-    than: Choice | float
+    better: str
+    than: str | float
     measure: str
     kind: str = "above"
     margin: float = 0.0
     than_measure: str | None = None
+    attention: str = "full"
     higher: bool | None = None
 
     def __post_init__(self) -> None:
@@ -44,6 +46,13 @@ class Contrast:
                 raise ValueError(f"measure: expected one of {', '.join(MEASURES)}, got {name!r}.")
         if not self.margin >= 0 or (self.kind != "above" and not self.margin > 0):
             raise ValueError(f"margin: expected at least 0, above 0 for {self.kind!r}, got {self.margin}.")
+        _ = self.sides  # raises where an encoding is wrong
+
+    @property
+    def sides(self) -> tuple[Setting, Setting | None]:
+        """Both settings; the second is None where there is a number in its place."""
+        better = Setting.parse(self.better, self.attention)
+        return better, None if isinstance(self.than, float) else Setting.parse(self.than, self.attention)
 
     @property
     def by(self) -> Measure:
@@ -54,11 +63,19 @@ class Contrast:
         return self.by.higher if self.higher is None else self.higher
 
     @property
-    def words(self) -> str:
-        other = f"{self.than:g}" if isinstance(self.than, float) else self.than.words
+    def names(self) -> tuple[str, str]:
+        """Name both sides; the second is empty where both are one encoding by two measures."""
+        better, than = self.sides
         if self.than_measure is not None:
-            return f"{self.better.words}: {self.by.words} against {MEASURES[self.than_measure].words}"
-        return f"{self.better.words} against {other}: {self.by.words}"
+            return f"{better}, {self.by.words}", ""
+        return str(better), "the bound" if than is None else str(than)
+
+    @property
+    def words(self) -> str:
+        better, than = self.sides
+        if self.than_measure is not None:
+            return f"{better}: {self.by.words} against {MEASURES[self.than_measure].words}"
+        return f"{better} against {f'{self.than:g}' if than is None else than}: {self.by.words}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,8 +104,8 @@ class Claim:
 
 
 def against(
-    sides: tuple[Choice, ...],
-    than: Choice | float,
+    sides: tuple[str, ...],
+    than: str | float,
     measure: str,
     *,
     kind: str = "above",

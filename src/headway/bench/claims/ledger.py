@@ -21,7 +21,7 @@ def ledger(folder: Path) -> tuple[list[Entry], Results]:
     return [judge_claim(claim, results) for claim in CLAIMS], results
 
 
-def entry(key: str, entries: list[Entry]) -> Entry:
+def find_entry(key: str, entries: list[Entry]) -> Entry:
     """Return the entry with a key; raise, listing all keys, if there is none."""
     for each in entries:
         if each.claim.key == key:
@@ -33,35 +33,24 @@ def entry(key: str, entries: list[Entry]) -> Entry:
 
 def to_json(entries: list[Entry], results: Results) -> dict[str, Any]:
     """Return everything that the tables show, and the numbers behind it."""
-    return {"claims": [_entry(each) for each in entries], "notes": list(results.notes)}
+    return {"claims": [_entry_json(each) for each in entries], "notes": list(results.notes)}
 
 
-def _entry(each: Entry) -> dict[str, Any]:
+def _entry_json(each: Entry) -> dict[str, Any]:
     claim = each.claim
     return {
         **{name: getattr(claim, name) for name in ("key", "says", "paper", "where", "numbers", "note")},
         "paper_scale": claim.scale,
         "verdict": each.verdict,
         "stand_in": each.stood_in,
-        "comparisons": [_finding(finding) for finding in each.findings],
+        "comparisons": [_finding_json(finding) for finding in each.findings],
         "missing": list(each.missing),
     }
 
 
-def _interval(finding: Finding) -> dict[str, Any]:
-    """Return the interval, or the noise band in its place."""
-    if finding.half_width is None or finding.difference is None:
-        return {"interval": None, "noise_band": None, "basis": finding.basis}
-    ends = [finding.difference - finding.half_width, finding.difference + finding.half_width]
-    return {
-        "interval": ends if finding.measured else None,
-        "noise_band": None if finding.measured else finding.half_width,
-        "basis": finding.basis,
-    }
-
-
-def _finding(finding: Finding) -> dict[str, Any]:
-    contrast = finding.contrast
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    contrast, judgement = finding.contrast, finding.judgement
+    interval = None if judgement is None or judgement.interval is None else list(judgement.interval)
     return {
         "compares": contrast.words,
         "kind": contrast.kind,
@@ -69,9 +58,11 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "verdict": finding.verdict,
         "better": finding.better,
         "than": finding.than,
-        "difference": finding.difference,
+        "difference": None if judgement is None else judgement.difference,
         "in_percent": contrast.by.relative,
-        **_interval(finding),
+        "interval": interval,
+        "noise_band": None if judgement is None or judgement.measured else judgement.half_width,
+        "basis": "" if judgement is None else judgement.basis,
         "pairs": [{"unit": unit, "better": better, "than": than} for unit, better, than in finding.pairs],
         "over": list(finding.blocks),
         "scale": finding.scale,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headway.bench.claims.settings import Choice
+from headway.bench.claims.settings import Setting
+from headway.bench.judge import STATED_NOISE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,13 +16,11 @@ class Measure:
     Args:
         words: its name for people.
         higher: whether more is better.
-        noise: how far two runs that differ only in their seed may lie apart; used where there are fewer than three
-            pairs for an interval. We stated it before there were results; if committed seeds differ by more, that
-            counts.
+        noise: how far two runs that differ only in their seed may lie apart; see `headway.bench.judge`.
         digits: number of digits after the point.
         relative: whether differences are in percent of the second side.
         tuned: whether seeds are seeds of fine-tuning; of other measures they are seeds of the whole run.
-        command: returns the command that measures it for a choice.
+        commands: returns the commands that measure it for a setting; words in capitals are for the reader to fill in.
     """
 
     name: str
@@ -29,88 +28,120 @@ class Measure:
     higher: bool
     noise: float
     digits: int
-    command: Callable[[Choice], str]
+    commands: Callable[[Setting], tuple[str, ...]]
     relative: bool = False
     tuned: bool = False
 
 
-def _pretrain(choice: Choice) -> str:
-    out = f"results/pretraining_wiki/{choice.folder}"
-    return f"headway pretrain --recipe small --data DATA {choice.arguments()} --out {out}"
+def _pretrain(setting: Setting) -> tuple[str, ...]:
+    out = f"results/pretraining_wiki/{setting.folder}"
+    return (f"headway pretrain --recipe small --data DATA {setting.arguments()} --out {out}",)
 
 
-def _finetune(kind: str) -> Callable[[Choice], str]:
-    task, corpus, more = (
-        ("TASK", "wiki", "--data glue") if kind == "glue" else ("xnli", "multilingual", "--transfer xnli=xnli")
-    )
+def _finetune(kind: str) -> Callable[[Setting], tuple[str, ...]]:
+    task, corpus, data = {
+        "glue": ("TASK", "wiki", "--data GLUE"),
+        "xtreme": ("xnli", "multilingual", "--data mnli=GLUE --dev xnli=XNLI --transfer xnli=XNLI"),
+    }[kind]
 
-    def command(choice: Choice) -> str:
-        segments = f" --segments {choice.segments}" if choice.segments is not None else ""
-        tail = f"-{choice.segments}-segments" if choice.segments is not None else ""
-        name = choice.folder
+    def commands(setting: Setting) -> tuple[str, ...]:
+        segments = setting.encoding.segments
+        folder = setting.folder + ("" if segments is None else f"-{segments}-segments")
+        start = "" if segments is None else f" --set start.segments={segments}"
         return (
-            f"headway finetune {task} --model RUNS/{name}/model {more}{segments} "
-            f"--out results/{kind}_{corpus}/{name}{tail}/{task}"
+            f"headway finetune {task} --model RUNS/{setting.folder}/model {data}{start} "
+            f"--out results/{kind}_{corpus}/{folder}/{task}",
         )
 
-    return command
+    return commands
 
 
-def _translate(choice: Choice) -> str:
+def _translate(setting: Setting) -> tuple[str, ...]:
+    folder = f"results/translation/CORPUS/{setting.folder}"
     return (
-        f"headway translate train --recipe small {choice.arguments('--encoding-option')} "
-        f"--out results/translation/CORPUS/{choice.folder}, decode and score beside its baseline"
+        f"headway translate train --recipe small --data DATA {setting.arguments()} --out {folder}",
+        f"headway translate decode TEST.en --model {folder}/model --out {folder}/test.hyp",
+        f"headway translate score BASELINE/test.hyp {folder}/test.hyp --reference TEST.de --out {folder}/scores.json",
     )
 
 
-def _analyze(choice: Choice) -> str:
-    return f"headway analyze RUNS/{choice.folder}/model --text TEXT --out results/analysis/{choice.folder}"
+def _analyze(setting: Setting) -> tuple[str, ...]:
+    folder = setting.folder
+    return (f"headway analyze RUNS/{folder}/model --text TEXT --out results/analysis/{folder}",)
 
 
-def _lengths(choice: Choice) -> str:
-    return f"the loss of results/pretraining_wiki/{choice.folder} at lengths beyond training, in results/lengths_wiki"
+def _lengths(setting: Setting) -> tuple[str, ...]:
+    return ("headway study encodings --size gpu --data DATA --out results/studies/encodings",)
 
 
-def _cost(choice: Choice) -> str:
-    row = ":".join([choice.encoding, *(f"{name}={value}" for name, value in choice.options.items())])
-    row += f":sharing={choice.sharing}" if choice.sharing is not None else ""
-    rows = ",".join(dict.fromkeys(["learned", row]))
-    return f"headway cost --model bert-base --encodings {rows} --out results/cost/NAME_DATE.json"
+def _cost(setting: Setting) -> tuple[str, ...]:
+    rows = dict.fromkeys(["learned", str(setting.encoding.with_segments(None))])
+    return (f"headway cost --model bert-base --encodings {','.join(rows)} --out results/cost/NAME_DATE.json",)
 
 
-def _count(choice: Choice) -> str:
-    return "headway list --parameters --json > results/parameters/bert-base.json"
+def _count(setting: Setting) -> tuple[str, ...]:
+    return ("headway list --parameters --json > results/parameters/bert-base.json",)
 
 
 _ALL = (
-    Measure(name="loss", words="evaluation loss of pretraining", higher=False, noise=0.05, digits=3, command=_pretrain),
-    Measure(name="model parameters", words="parameters", higher=False, noise=0.0, digits=0, command=_pretrain),
+    Measure(
+        name="loss",
+        words="evaluation loss of pretraining",
+        higher=False,
+        noise=STATED_NOISE["loss"],
+        digits=3,
+        commands=_pretrain,
+    ),
+    Measure(name="model parameters", words="parameters", higher=False, noise=0.0, digits=0, commands=_pretrain),
     *(
-        Measure(name=name, words=words, higher=True, noise=1.0, digits=1, command=_finetune(name), tuned=True)
+        Measure(
+            name=name,
+            words=words,
+            higher=True,
+            noise=STATED_NOISE["score"],
+            digits=1,
+            commands=_finetune(name),
+            tuned=True,
+        )
         for name, words in (("glue", "GLUE score"), ("xtreme", "zero-shot XTREME score"))
     ),
-    Measure(name="bleu", words="BLEU", higher=True, noise=0.5, digits=2, command=_translate),
+    Measure(name="bleu", words="BLEU", higher=True, noise=STATED_NOISE["bleu"], digits=2, commands=_translate),
     Measure(
         name="training time",
         words="ms of a training step",
         higher=False,
-        noise=2.0,
+        noise=STATED_NOISE["time"],
         digits=2,
-        command=_cost,
+        commands=_cost,
         relative=True,
     ),
     Measure(
-        name="inference time", words="ms of inference", higher=False, noise=2.0, digits=2, command=_cost, relative=True
+        name="inference time",
+        words="ms of inference",
+        higher=False,
+        noise=STATED_NOISE["time"],
+        digits=2,
+        commands=_cost,
+        relative=True,
     ),
-    Measure(name="parameters", words="millions of parameters", higher=False, noise=0.0, digits=2, command=_count),
-    Measure(name="published parameters", words="the paper's", higher=False, noise=0.0, digits=2, command=_count),
+    *(
+        Measure(
+            name=f"{language} parameters",
+            words=f"millions of parameters, {language} vocabulary",
+            higher=False,
+            noise=0.0,
+            digits=2,
+            commands=_count,
+        )
+        for language in ("English", "multilingual")
+    ),
     Measure(
         name="score rank",
         words="rank of a head's scores, first layer",
         higher=True,
         noise=2.0,
         digits=1,
-        command=_analyze,
+        commands=_analyze,
     ),
     Measure(
         name="position rank",
@@ -118,11 +149,13 @@ _ALL = (
         higher=True,
         noise=2.0,
         digits=1,
-        command=_analyze,
+        commands=_analyze,
     ),
-    Measure(name="cosine", words="mean cosine of input positions", higher=True, noise=0.05, digits=3, command=_analyze),
+    Measure(
+        name="cosine", words="mean cosine of input positions", higher=True, noise=0.05, digits=3, commands=_analyze
+    ),
     *(
-        Measure(name=name, words=words, higher=True, noise=0.05, digits=3, command=_analyze)
+        Measure(name=name, words=words, higher=True, noise=0.05, digits=3, commands=_analyze)
         for name, words in (
             ("table r2", "Toeplitz R² of E_P E_Pᵀ"),
             ("table r2 without [CLS]", "Toeplitz R² of E_P E_Pᵀ less position 0"),
@@ -137,9 +170,9 @@ _ALL = (
             name=f"loss at {times} x length",
             words=f"evaluation loss at {times} x the length of training",
             higher=False,
-            noise=0.05,
+            noise=STATED_NOISE["loss"],
             digits=3,
-            command=_lengths,
+            commands=_lengths,
         )
         for times in (1, 2, 4, 8)
     ),

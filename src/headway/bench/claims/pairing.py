@@ -9,7 +9,7 @@ from statistics import fmean
 
 from headway.bench.claims.claim import Contrast
 from headway.bench.claims.samples import Results, Sample
-from headway.bench.claims.settings import Choice
+from headway.bench.claims.settings import Setting
 
 SEGMENTS = ("per-head", "input", "none", None)  # preferred first, where a claim does not say
 
@@ -39,9 +39,10 @@ class Paired:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Missing:
-    """Nothing to compare, and the commands that would change that."""
+    """Nothing to compare: why, where both sides have results, and the commands that would change that."""
 
     commands: tuple[str, ...]
+    why: str = ""
 
 
 Numbers = dict[tuple[str, str], Sample]  # by block and unit
@@ -49,36 +50,38 @@ Numbers = dict[tuple[str, str], Sample]  # by block and unit
 
 def find_pairs(contrast: Contrast, results: Results) -> Paired | Missing:
     """Find the pairs of a comparison, or say what is missing."""
-    better = _fitting(contrast.better, contrast.measure, results.samples)
-    if isinstance(contrast.than, float):
-        return _pairs_with_bound(contrast, better, contrast.than)
-    than = _fitting(contrast.than, contrast.than_measure or contrast.measure, results.samples)
-    missing = [
-        contrast.by.command(choice) for choice, found in ((contrast.better, better), (contrast.than, than)) if not found
-    ]
-    if missing:
-        return Missing(commands=tuple(dict.fromkeys(missing)))
-    sides = _in_largest_groups(contrast, better, than)
-    shared = [key for key in sides[0] if key in sides[1]]
+    asked, other = contrast.sides
+    better = _fitting(asked, contrast.measure, results.samples)
+    if other is None:
+        assert isinstance(contrast.than, float)
+        return _pairs_with_bound(contrast, asked, better, contrast.than)
+    than = _fitting(other, contrast.than_measure or contrast.measure, results.samples)
+    lacking = [setting for setting, found in ((asked, better), (other, than)) if not found]
+    numbers = _in_largest_groups((asked, better), (other, than))
+    shared = [key for key in numbers[0] if key in numbers[1]]
     if not shared:
-        commands = tuple(contrast.by.command(choice) for choice in (contrast.better, contrast.than))
-        return Missing(commands=tuple(f"{command} (with one configuration and seed)" for command in commands))
-    return _pairs(contrast, *sides, shared, results)
+        commands = [command for setting in lacking or (asked, other) for command in contrast.by.commands(setting)]
+        why = "" if lacking else "both sides were measured, but not in one configuration with the same seeds"
+        return Missing(commands=tuple(dict.fromkeys(commands)), why=why)
+    return _pairs(contrast, *numbers, shared, results)
 
 
-def _fitting(choice: Choice, measure: str, samples: Iterable[Sample]) -> list[Sample]:
+def _fitting(setting: Setting, measure: str, samples: Iterable[Sample]) -> list[Sample]:
+    segments = setting.encoding.segments
     return [
         sample
         for sample in samples
         if sample.measure == measure
-        and choice.fits(sample.setting)
-        and (choice.segments is None or choice.segments == sample.segments)
+        and setting.fits(sample.setting)
+        and (segments is None or segments == sample.segments)
     ]
 
 
-def _in_largest_groups(contrast: Contrast, better: list[Sample], than: list[Sample]) -> tuple[Numbers, Numbers]:
+def _in_largest_groups(
+    first: tuple[Setting, list[Sample]], second: tuple[Setting, list[Sample]]
+) -> tuple[Numbers, Numbers]:
     """Choose both sides' numbers in each block, from the largest group that both sides have."""
-    assert isinstance(contrast.than, Choice)
+    (asked, better), (other, than) = first, second
     of_better: Numbers = {}
     of_than: Numbers = {}
     for block in dict.fromkeys(sample.block for sample in better):
@@ -88,14 +91,14 @@ def _in_largest_groups(contrast: Contrast, better: list[Sample], than: list[Samp
             continue
         group = max(sorted(common), key=lambda each: sizes[each])
         sides = [[s for s in side if (s.block, s.group) == (block, group)] for side in (better, than)]
-        of_better |= _one_per_unit(sides[0], contrast.better)
-        of_than |= _one_per_unit(sides[1], contrast.than)
+        of_better |= _one_per_unit(sides[0], asked)
+        of_than |= _one_per_unit(sides[1], other)
     return of_better, of_than
 
 
-def _one_per_unit(side: list[Sample], choice: Choice) -> Numbers:
+def _one_per_unit(side: list[Sample], asked: Setting) -> Numbers:
     """Choose one number for each unit: preferred setting and segments, and the learning rate that trained best."""
-    setting = min({sample.setting for sample in side}, key=choice.preference)
+    setting = min({sample.setting for sample in side}, key=asked.preference)
     side = [sample for sample in side if sample.setting == setting]
     segments = min({sample.segments for sample in side}, key=SEGMENTS.index)
     side = [sample for sample in side if sample.segments == segments]
@@ -136,13 +139,13 @@ def _pairs(
     )
 
 
-def _pairs_with_bound(contrast: Contrast, better: list[Sample], bound: float) -> Paired | Missing:
+def _pairs_with_bound(contrast: Contrast, asked: Setting, better: list[Sample], bound: float) -> Paired | Missing:
     """Pair the numbers of the largest group with a fixed one."""
     if not better:
-        return Missing(commands=(contrast.by.command(contrast.better),))
+        return Missing(commands=contrast.by.commands(asked))
     largest = max(better, key=lambda sample: (sample.size, sample.group)).group
     side = [sample for sample in better if sample.group == largest]
-    found = list(_one_per_unit(side, contrast.better).values())
+    found = list(_one_per_unit(side, asked).values())
     return Paired(
         pairs=tuple((sample.unit, sample.value, bound, sample.value - bound) for sample in found),
         repeated=_repeated(found[0].unit),

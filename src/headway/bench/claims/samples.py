@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from headway.bench.claims.settings import Setting
 
@@ -56,3 +58,15 @@ class Results:
     samples: tuple[Sample, ...] = ()
     errors: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in errors about what it lacks."""
+    try:
+        yield
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise ValueError(
+            f"{path}: expected what the project's command writes, got a file that lacks it "
+            f"({type(error).__name__}: {error}). Write it again with that command, or remove it."
+        ) from error

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from headway.bench.claims.claim import SCALAR, Claim, Contrast
 from headway.bench.claims.diet import BASE, EVEN_GLUE, EVEN_LOSS, GLUE, LEARNED, LOSS, SHAW
-from headway.bench.claims.settings import Choice
 
-ABS, REL = Choice(encoding="abs-scalar"), Choice(encoding="rel-scalar")
+ABS, REL = "abs-scalar", "rel-scalar"
 
 CLAIMS = (
     Claim(

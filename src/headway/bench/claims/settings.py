@@ -1,132 +1,115 @@
-"""Which encoding a result is of, read from the configuration that its run wrote, never from a folder's name."""
+"""Which encoding a claim asks for, and which one a result is of: an `EncodingChoice` and the model's attention.
+
+The encoding of a result is read from the configuration that its run wrote, never from a folder's name. What the
+configuration leaves open is filled in from the library.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
+from headway.encodings.base import Dimensions
 from headway.encodings.choice import EncodingChoice, with_one_encoding
+from headway.encodings.registry import option_names
+from headway.models import PRESETS
+from headway.models.translation import TRANSLATION_PRESETS
 
-# What a configuration leaves open. Reading results needs no torch, so the defaults stand here once more;
-# tests/unit/bench/claims/test_settings.py compares them with the library.
-SHARING = {
-    "shaw": "none", "transformer-xl": "none", "t5": "layer", "tupe-abs": "layer", "tupe-rel": "layer",
-    "abs-scalar": "none", "rel-scalar": "none", "diet-abs": "none", "diet-rel": "none", "tisa": "none",
-}  # fmt: skip
-OPTIONS: dict[str, dict[str, Any]] = {
-    "shaw": {"clip": 16, "keys": True, "values": True},
-    "tisa": {"kernels": 5},
-    "diet-abs": {"rank": None},
-    "abs-scalar": {"rank": None},
-}
-HEAD_WIDTH = {
-    "bert-base": 64, "bert-small": 64, "shaw-base": 64, "diet-base": 64, "big": 64, "small": 64, "tiny": 32,
-}  # fmt: skip
-WITHOUT_PARAMETERS = ("none", "sinusoidal", "rope", "alibi")
+PROJECTED = 32  # length to which Chen et al. (2021b), Sec. 4.1, project the keys of GLUE's texts
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A position encoding with all its choices filled in.
+    """An encoding in a model with full attention or Linformer's.
 
     Args:
-        sharing: of the first part that has anything to share; None where none has.
-        options: those of `OPTIONS` that its parts have, and all others that were given, sorted.
+        encoding: of a result, complete, without segments; of a claim, as far as the claim says.
+        attention: full or linformer.
     """
 
-    encoding: str
-    sharing: str | None = None
-    options: tuple[tuple[str, Any], ...] = ()
+    encoding: EncodingChoice
     attention: str = "full"
 
     @classmethod
+    def parse(cls, text: str, attention: str = "full") -> Setting:
+        """Read what a claim asks for from the text of an encoding.
+
+        Options that the text does not name have their defaults; sharing that it does not name may be any, the
+        encoding's own preferred; segments are those of fine-tuned pairs, and may be any likewise.
+        """
+        return cls(EncodingChoice.parse(text), attention)
+
+    @classmethod
     def of(cls, model: Mapping[str, Any]) -> Setting:
-        """Of the part "model" of a run's configuration."""
+        """Read the setting from the part "model" of a run's configuration."""
         choice = EncodingChoice.parse(with_one_encoding(model)["encoding"])
-        name, given = choice.name, choice.options
-        changes = dict(model.get("changes") or {})
-        parts = name.split("+")
-        default = next((SHARING[part] for part in parts if part in SHARING), None)
-        known = {option: value for part in parts for option, value in OPTIONS.get(part, {}).items()}
-        filled = {**known, **given}
-        if "rank" in filled and filled["rank"] is None:
-            filled["rank"] = HEAD_WIDTH.get(model.get("preset", ""))
-        return cls(
-            encoding=name,
-            sharing=None if default is None else choice.sharing or default,
-            options=tuple(sorted(filled.items())),
-            attention=changes.get("attention", "full"),
-        )
+        changes = model.get("changes") or {}
+        complete = complete_choice(choice, head_width(model.get("preset", "")))
+        return cls(complete.with_segments(None), changes.get("attention", "full"))
+
+    def fits(self, found: Setting) -> bool:
+        """Return whether a result's setting is one that this asks for."""
+        asked, other = complete_choice(self.encoding), found.encoding
+        if (asked.name, self.attention) != (other.name, found.attention):
+            return False
+        if self.encoding.sharing is not None and asked.sharing != other.sharing:
+            return False
+        return all(value in (None, other.options[name]) for name, value in asked.options.items())
+
+    def preference(self, found: Setting) -> tuple[bool, str]:
+        """Return a key for sorting settings that fit: the default sharing comes before others."""
+        default = complete_choice(EncodingChoice(self.encoding.name)).sharing
+        return found.encoding.sharing != default, str(found)
 
     @property
     def has_parameters(self) -> bool:
-        return any(part not in WITHOUT_PARAMETERS for part in self.encoding.split("+"))
+        """Whether any of the encodings has numbers that are trained."""
+        return _has_parameters(self.encoding.name)
 
+    def __str__(self) -> str:
+        return str(self.encoding) + ("" if self.attention == "full" else f", {self.attention}")
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
-    """What a claim asks for: an encoding, of which the options that are not named have their defaults.
-
-    Args:
-        sharing: None takes any, the encoding's own default before others.
-        segments: of fine-tuned pairs; None takes any, per-head before others.
-    """
-
-    encoding: str
-    sharing: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    attention: str = "full"
-    segments: str | None = None
-
-    def fits(self, setting: Setting) -> bool:
-        known = {name for part in self.encoding.split("+") for name in OPTIONS.get(part, {})}
-        unknown = [name for name in self.options if name not in known]
-        if unknown:
-            raise ValueError(
-                f"options: expected of {self.encoding} any of {sorted(known)} (OPTIONS), got {', '.join(unknown)}."
-            )
-        wanted = Setting.of({"encoding": self.encoding, "sharing": self.sharing, "options": self.options})
-        if (setting.encoding, setting.attention) != (self.encoding, self.attention):
-            return False
-        if self.sharing is not None and setting.sharing != wanted.sharing:
-            return False
-        mine, theirs = dict(wanted.options), dict(setting.options)
-        return mine.keys() == theirs.keys() and all(mine[name] in (None, theirs[name]) for name in mine)
-
-    def preference(self, setting: Setting) -> tuple[bool, str]:
-        """Least first: the default sharing before others."""
-        first = next((SHARING[part] for part in self.encoding.split("+") if part in SHARING), None)
-        return setting.sharing != first, repr(setting)
-
-    @property
-    def words(self) -> str:
-        parts = [self.encoding]
-        parts += [f"{name} {value}" for name, value in self.options.items()]
-        parts += [f"sharing {self.sharing}"] if self.sharing not in (None, SHARING.get(self.encoding)) else []
-        parts += ["linformer"] if self.attention == "linformer" else []
-        parts += [f"segments {self.segments}"] if self.segments is not None else []
-        return ", ".join(parts)
-
-    def arguments(self, option: str = "--option") -> str:
-        """As the commands take it."""
-        parts = [f"--encoding {self.encoding}"]
-        parts += [f"{option} {name}={_typed(value)}" for name, value in self.options.items()]
-        parts += [f"--sharing {self.sharing}"] if self.sharing is not None else []
-        parts += ["--set attention=linformer --set projected_length=32"] if self.attention == "linformer" else []
-        return " ".join(parts)
+    def arguments(self) -> str:
+        """Write the setting as options of `headway pretrain` and `headway translate train`."""
+        text = f"--encoding {self.encoding.with_segments(None)}"
+        if self.attention == "linformer":
+            text += " --set model.changes.attention=linformer"
+            text += f" --set model.changes.projected_length={PROJECTED}"
+        return text
 
     @property
     def folder(self) -> str:
-        """A name for the run's folder."""
-        named = [
-            self.encoding.replace("+", "-and-"),
-            *(f"{name}{_typed(value)}" for name, value in self.options.items()),
-        ]
-        named += [self.sharing] if self.sharing is not None else []
-        named += ["linformer"] if self.attention == "linformer" else []
-        return "-".join(named)
+        """A name for the folder of a run, without its segments."""
+        text = str(self.encoding.with_segments(None))
+        for sign, written in (("sharing=", ""), (":", "-"), (",", "-"), ("=", ""), ("+", "-and-")):
+            text = text.replace(sign, written)
+        return text + ("" if self.attention == "full" else f"-{self.attention}")
 
 
-def _typed(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+@cache
+def _has_parameters(name: str) -> bool:
+    smallest = Dimensions(num_layers=1, num_heads=1, head_dim=4, max_length=4)
+    return any(True for _ in EncodingChoice(name).build(smallest).parameters())
+
+
+@cache
+def complete_choice(choice: EncodingChoice, width: int | None = None) -> EncodingChoice:
+    """Fill in what a choice leaves open: the defaults of options and of sharing, and the rank, a head's width."""
+    options: dict[str, Any] = {}
+    for kind in choice.kinds:
+        parameters = inspect.signature(kind).parameters
+        options |= {name: parameters[name].default for name in option_names(kind)}
+    options |= choice.options
+    if "rank" in options and options["rank"] is None:
+        options["rank"] = width
+    sharing = next((kind.default_sharing for kind in choice.kinds if kind.default_sharing is not None), None)
+    return replace(choice, options=options, sharing=choice.sharing or sharing)
+
+
+def head_width(preset: str) -> int | None:
+    """Return the width of a head in a preset; None where there is no such preset."""
+    sizes = PRESETS.get(preset) or TRANSLATION_PRESETS.get(preset)
+    return None if sizes is None else sizes["hidden_size"] // sizes["num_attention_heads"]

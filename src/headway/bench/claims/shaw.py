@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from headway.bench.claims.claim import SHAW, Claim, Contrast
 from headway.bench.claims.diet import BLEU
-from headway.bench.claims.settings import Choice
 
 BASE = "6 layers, base, WMT 2014, 100,000 steps of about 25,000 tokens, newstest 2014"
 DEV = "6 layers, base, WMT 2014 EN-DE, 100,000 steps of about 25,000 tokens, newstest 2013"
 EVEN = 0.5  # BLEU up to which one is as good as the other
 COLLAPSE = 5.0  # BLEU that a collapse costs at least
 
-SINUSOIDAL = Choice(encoding="sinusoidal")
-BOTH = Choice(encoding="shaw")
-KEYS = Choice(encoding="shaw", options={"values": False})
-VALUES = Choice(encoding="shaw", options={"keys": False})
-
-
-def clipped(distance: int) -> Choice:
-    return Choice(encoding="shaw", options={"clip": distance})
-
+SINUSOIDAL, BOTH, KEYS, VALUES = "sinusoidal", "shaw", "shaw:values=false", "shaw:keys=false"
 
 CLAIMS = (
     Claim(
@@ -38,11 +29,7 @@ CLAIMS = (
         where="Sec. 4.2",
         numbers="no figure printed",
         scale=BASE,
-        contrasts=(
-            Contrast(
-                better=BOTH, than=Choice(encoding="sinusoidal+shaw"), measure="bleu", kind="at least", margin=EVEN
-            ),
-        ),
+        contrasts=(Contrast(better=BOTH, than="sinusoidal+shaw", measure="bleu", kind="at least", margin=EVEN),),
     ),
     Claim(
         key="clip-2-suffices",
@@ -52,7 +39,7 @@ CLAIMS = (
         numbers="EN-DE: k = 2 25.8, 4 25.9, 16 25.8, 64 25.9, 256 25.8",
         scale=DEV,
         contrasts=tuple(
-            Contrast(better=clipped(k), than=BOTH, measure="bleu", kind="alike", margin=1.0) for k in (2, 4, 64)
+            Contrast(better=f"shaw:clip={k}", than=BOTH, measure="bleu", kind="alike", margin=1.0) for k in (2, 4, 64)
         ),
     ),
     Claim(
@@ -62,7 +49,7 @@ CLAIMS = (
         where="Sec. 4.3, Table 2",
         numbers="EN-DE: k = 0 12.5, k = 1 25.5, k = 16 25.8",
         scale=DEV,
-        contrasts=(Contrast(better=BOTH, than=clipped(0), measure="bleu", margin=COLLAPSE),),
+        contrasts=(Contrast(better=BOTH, than="shaw:clip=0", measure="bleu", margin=COLLAPSE),),
     ),
     Claim(
         key="values-not-needed",
@@ -82,7 +69,7 @@ CLAIMS = (
         scale=DEV,
         contrasts=(
             Contrast(better=KEYS, than=VALUES, measure="bleu", margin=BLEU),
-            Contrast(better=VALUES, than=Choice(encoding="none"), measure="bleu", margin=COLLAPSE),
+            Contrast(better=VALUES, than="none", measure="bleu", margin=COLLAPSE),
         ),
     ),
 )

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.bench.claims.claim import Contrast
-from headway.bench.claims.settings import Choice
-from headway.bench.claims.verdicts import WORST_FIRST, Entry, Finding
+from headway.bench.claims.verdicts import Entry, Finding
+from headway.bench.judge import WORST_FIRST
 
 STYLES = {"supported": "green", "not seen": "yellow", "contradicted": "red", "not tested": "dim"}
 
@@ -21,36 +21,24 @@ def format_value(contrast: Contrast, value: float) -> str:
 
 
 def format_difference(finding: Finding) -> str:
-    """Write +0.571 [+0.521, +0.621], or the noise band where there is no interval; in percent for relative measures."""
-    assert finding.difference is not None and finding.half_width is not None
-    relative = finding.contrast.by.relative
-    digits = 1 if relative else finding.contrast.by.digits
-    middle = f"{_round(finding.difference, digits):+,.{digits}f}{' %' if relative else ''}"
-    if finding.measured:
-        ends = (finding.difference - finding.half_width, finding.difference + finding.half_width)
-        return f"{middle} [{', '.join(f'{_round(end, digits):+,.{digits}f}' for end in ends)}]"
-    return f"{middle} (noise ±{finding.half_width:,.{digits}f})" if finding.half_width else middle
+    """Write the difference with its interval or noise band; in percent for relative measures."""
+    assert finding.judgement is not None
+    by = finding.contrast.by
+    return finding.judgement.write(1, " %") if by.relative else finding.judgement.write(by.digits)
 
 
-def _round(value: float, digits: int) -> float:
-    return round(value, digits) + 0.0  # turns -0.0 into 0.0
-
-
-def name_sides(contrast: Contrast) -> tuple[str, str]:
-    """Name both sides; the second is empty where both are one encoding by two measures."""
-    if contrast.than_measure is not None:
-        return f"{contrast.better.words}, {contrast.by.words}", ""
-    other = contrast.than
-    return contrast.better.words, other.words if isinstance(other, Choice) else "the bound"
+def write_absence(finding: Finding) -> str:
+    """Say that a comparison has no result, and why where both sides were measured."""
+    return "no result" + (f": {finding.why_missing}" if finding.why_missing else "")
 
 
 def write_finding(finding: Finding, *, measure: bool = False) -> str:
     """Write one comparison as a line, with the name of its measure where asked for."""
     contrast = finding.contrast
-    better, than = name_sides(contrast)
+    better, than = contrast.names
     names = f"{better}{f' – {than}' if than else ''}{f', {contrast.by.words}' if measure and than else ''}"
     if finding.better is None or finding.than is None:
-        return f"{names}: no result"
+        return f"{names}: {write_absence(finding)}"
     values = f"{format_value(contrast, finding.better)} – {format_value(contrast, finding.than)}"
     return f"{names}: {values} = {format_difference(finding)}"
 
@@ -138,13 +126,13 @@ def _finding_in_full(finding: Finding) -> list[str]:
     }[contrast.kind]
     better = "more" if contrast.favours_more else "less"
     lines = [f"  {contrast.words}", f"    asked     {asked} ({better} is better)"]
-    if finding.better is None or finding.than is None:
-        return [*lines, "    no result"]
+    if finding.judgement is None or finding.better is None or finding.than is None:
+        return [*lines, f"    {write_absence(finding)}"]
     over = [block for block in finding.blocks if block]
     lines += [
         f"    found     {format_value(contrast, finding.better)} and {format_value(contrast, finding.than)}: "
         f"{format_difference(finding)}",
-        f"    interval  {finding.basis}",
+        f"    interval  {finding.judgement.basis}",
         *([f"    over      {', '.join(over)}"] if over else []),
         *(f"    {each}: {format_value(contrast, a)} and {format_value(contrast, b)}" for each, a, b in finding.pairs),
         *(f"    from      {source}" for source in finding.sources),
@@ -164,9 +152,8 @@ def as_markdown(entries: Sequence[Entry]) -> str:
     for entry in entries:
         claim = entry.claim
         ours = write_findings(entry, absent=True)
-        measured = any(finding.better is not None for finding in entry.findings)
-        basis = dict.fromkeys(finding.basis for finding in entry.findings if finding.basis)
-        ours += [f"*{text}*" for text in (measure_of(entry), scale_of(entry), "; ".join(basis)) if text and measured]
+        basis = dict.fromkeys(finding.judgement.basis for finding in entry.findings if finding.judgement is not None)
+        ours += [f"*{text}*" for text in (measure_of(entry), scale_of(entry), "; ".join(basis)) if text and basis]
         paper = [claim.numbers, f"*{claim.paper}, {claim.where}*", f"*{claim.scale}*"]
         cells = [
             f"`{claim.key}`<br>{claim.says}",

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from statistics import fmean, median
 from typing import Any
 
-from headway.bench.claims.verdicts import apply_rule
+from headway.bench.judge import judge_rows
 from headway.bench.statistics import LEVEL, Summary, compare
 from headway.bench.study.cells import Cell, cell, mean_cell
 from headway.bench.study.configs import plain
@@ -106,39 +106,10 @@ def _independent(plan: Plan, column: Column, values: Mapping[str, float]) -> Map
 
 
 def _judged(claim: Claim, plan: Plan, cells: Cells) -> dict[str, Any]:
-    """Judge a claim by the medians of its rows; `holds` is None while a row is missing.
-
-    The rule is that of `headway claims`, without an interval: a study shows its seeds' differences beside the verdict.
-    """
-    column = next(column for column in plan.columns if column.name == claim.column)
-    sign = 1.0 if column.higher else -1.0
-
-    def median_of(rows: Sequence[str]) -> float | None:
-        found = [list(cells[row, claim.column].values.values()) for row in rows]
-        return median(map(median, found)) if found and all(found) else None
-
-    better = median_of(claim.better)
-    than = median_of(claim.than) if claim.than else column.chance
-    holds = None
-    if better is not None and than is not None:
-        kind = "alike" if not claim.than else "at least" if claim.margin < 0 else "above"
-        holds = apply_rule(kind, sign * (better - than), 0.0, abs(claim.margin)) == "supported"
-    differences = _differences(claim, column, cells)
-    return {**asdict(claim), "found": better, "compared": than, "holds": holds, "differences": differences}
-
-
-def _differences(claim: Claim, column: Column, cells: Cells) -> list[float]:
-    """Return the claim's difference for each seed that all its rows have, which shows how far seeds alone move it."""
-
-    def by_seed(rows: Sequence[str]) -> dict[str, float]:
-        found = [cells[row, claim.column].values for row in rows]
-        return {seed: median(each[seed] for each in found) for seed in found[0] if all(seed in each for each in found)}
-
-    better = by_seed(claim.better)
-    if claim.than:
-        than = by_seed(claim.than)
-        return [value - than[seed] for seed, value in better.items() if seed in than]
-    return [] if column.chance is None else [value - column.chance for value in better.values()]
+    """Judge a claim by the rule of `headway claims`."""
+    column = asdict(next(column for column in plan.columns if column.name == claim.column))
+    values = {row.name: cells[row.name, claim.column].values for row in plan.rows}
+    return {**asdict(claim), **judge_rows(asdict(claim), column, values)}
 
 
 def _recipes(plan: Plan) -> dict[str, Any]:

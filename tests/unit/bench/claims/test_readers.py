@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from headway.bench.claims.readers import read_results
-from headway.bench.claims.settings import Setting
+from headway.bench.claims.settings import Setting, complete_choice
+from headway.encodings import EncodingChoice
 
 
 def write(path: Path, value) -> Path:
@@ -45,6 +46,10 @@ def finetuning(root, name, task, scores, *, model=None, segments=None, kind="glu
     write(folder / file, {"task": task, "rates": rates, "runs": runs})
 
 
+def setting(text):
+    return Setting(complete_choice(EncodingChoice.parse(text)))
+
+
 def of(results, measure):
     return [sample for sample in results.samples if sample.measure == measure]
 
@@ -58,7 +63,7 @@ def test_an_empty_folder_has_no_results_and_an_unknown_one_is_an_error(tmp_path)
 def test_the_encoding_is_read_from_the_configuration_not_from_the_name(tmp_path):
     pretraining(tmp_path, "shaw", encoding="diet-abs", sharing="layer", options={"rank": 128})
     (sample,) = of(read_results(tmp_path), "loss")
-    assert sample.setting == Setting("diet-abs", "layer", (("rank", 128),))
+    assert sample.setting == setting("diet-abs:rank=128,sharing=layer")
     assert (sample.value, sample.unit, sample.rate) == (3.0, "seed 0", 1.0)
     assert "bert-small, 5M tokens (100 steps of 8 sequences of 128)" in sample.scale
 
@@ -113,7 +118,7 @@ def test_a_fine_tuned_model_is_found_by_name_or_by_its_configuration(tmp_path):
     finetuning(tmp_path, "stranger", "rte", [0.9])
     found = read_results(tmp_path)
     (sample,) = of(found, "glue")
-    assert sample.setting.encoding == "diet-rel" and sample.segments == "input"
+    assert sample.setting == setting("diet-rel") and sample.segments == "input"
     assert len(found.notes) == 1 and "stranger" in found.notes[0] and "no pretraining run" in found.notes[0]
 
 
@@ -195,7 +200,7 @@ def translated(root, systems, rows=()):
 def test_translations_are_of_the_run_whose_folder_or_name_they_have(tmp_path):
     translated(tmp_path, {"runs/sin/test.hyp": 30.0, "out/shaw-a.hyp": 31.0, "who.hyp": 5.0})
     found = read_results(tmp_path)
-    assert {s.setting.encoding: s.value for s in of(found, "bleu")} == {"sinusoidal": 30.0, "shaw": 31.0}
+    assert {s.setting.encoding.name: s.value for s in of(found, "bleu")} == {"sinusoidal": 30.0, "shaw": 31.0}
     assert len(found.notes) == 1 and "who.hyp" in found.notes[0]
 
 
@@ -224,8 +229,8 @@ def test_costs_are_rounds_of_rows(tmp_path):
     newest = sorted({(s.size, Path(s.source).stem) for s in found})
     assert [size for size, _ in newest[:3]] == [0.0, 20260102.0, 20260103.0]
     assert newest[3][1] == "other_2026-01-03_2" and newest[3][0] > 20260103.0
-    assert Setting("diet-abs", "layer", (("rank", 64),)) in {s.setting for s in found}
-    assert Setting("shaw", "none", (("clip", 16), ("keys", True), ("values", False))) in {s.setting for s in found}
+    assert setting("diet-abs:rank=64,sharing=layer") in {s.setting for s in found}
+    assert setting("shaw:values=false") in {s.setting for s in found}
     assert [s.value for s in found[:2]] == [1.0, 2.0]
 
 

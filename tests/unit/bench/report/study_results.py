@@ -33,13 +33,10 @@ def row(name, encoding, place):
     return {
         "name": name,
         "encoding": encoding,
-        "sharing": None,
-        "segments": "per-head",
-        "options": {"rank": 4},
         "changes": {},
         "published": {},
         "place": place,
-        "contestant": encoding,
+        "contestant": encoding.split(":")[0],
     }
 
 
@@ -94,7 +91,7 @@ def study_results():
             "level": 0.05,
         },
         "rows": [
-            row("learned", "learned", "input"),
+            row("learned", "learned:segments=input", "input"),
             row(HOSTILE, "tisa", "per-head"),
             row("diet-rel", "diet-rel", "per-head"),
         ],
@@ -118,10 +115,7 @@ def study_results():
                 "than": ["learned"],
                 "margin": 0.0,
                 "paper": "Chen et al.",
-                "found": 41.0,
-                "compared": 31.0,
-                "holds": True,
-                "differences": [10.0, 9.0, 11.0],
+                "verdict": "contradicted",  # not what the cells say: a report judges anew
             }
         ],
         "recipes": {"pretraining": {"seed": 0, "text": {"corpus": [HOSTILE]}}},

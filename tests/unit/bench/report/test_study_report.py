@@ -13,8 +13,7 @@ import pytest
 from rich.console import Console
 
 from headway.bench.report.study import report_study
-from headway.bench.report.study.marks import legend, spread
-from headway.bench.report.study.tables import as_csv, as_latex, as_markdown, on_terminal
+from headway.bench.report.study.tables import as_csv, as_latex, as_markdown, legend, on_terminal, write_spread
 from headway.bench.study.kept import keep_study, read_kept
 from headway.storage import read_json, write_json
 
@@ -59,7 +58,7 @@ def test_the_page_says_every_number(folder):
     words = " ".join(" ".join(page.words).split())
     for said in (
         "31.0", "30.0 to 32.0, 3 seeds", "paper 58.7", "−4.0 to 5.0, 2 of 3 seeds", "▲", "no result", "2.250", "1 seed",
-        "holds", "per-head is above input", "41.0 against 31.0", "bag of words", "1,234,567",
+        "supported", "per-head is above input", "41.0 – 31.0 = +10.0", "bag of words", "1,234,567",
         "outputs differ from the formula", "headway study fake", "2,000 tokens in 40 rows",
         "too few seeds for any test to tell: 2 at most here, 7 are needed",
     ):  # fmt: skip
@@ -87,8 +86,9 @@ def test_links_lead_somewhere_and_nothing_is_fetched(folder):
 def test_the_terminal_has_table_claims_failures_and_paths(folder):
     said = written(folder)
     assert "41.0 ▲" in said and "paper 60.3" in said and "30.0..32.0" in said
-    numbers = "41.0 against 31.0; difference 9.0 to 11.0 over 3 seeds"
-    assert f"holds: per-head is above input ({numbers})" in said
+    # by hand: differences 10, 9, 11; standard deviation 1; t of 2 degrees of freedom 4.303; 4.303 / sqrt(3) = 2.48
+    numbers = "41.0 – 31.0 = +10.0 [+7.5, +12.5]; 95 % interval over 3 seeds"
+    assert f"supported: per-head is above input ({numbers})" in said
     assert numbers in (folder / "report.html").read_text()
     assert f"failed: cola, {HOSTILE}: jobs/finetune-1/log.txt (status 1):" in said
     assert f"wrote {folder / 'report.html'}, table.csv, table.md, table.tex" in said
@@ -176,7 +176,7 @@ def test_marks_explain_what_occurs():
     assert [sign for sign, _ in legend(study_results())] == ["▲", "?"]
     cells = study_results()["cells"][1]
     column = {"source": "pretrain", "digits": 3}
-    assert spread(cells["learned"], column) == "1 seed"
+    assert write_spread(cells["learned"], column) == "1 seed"
 
 
 def test_a_folder_without_results_is_named(tmp_path):

@@ -19,10 +19,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headway.bench.claims.readers.analysis import analysis, lengths, training_trend
 from headway.bench.claims.readers.costs import costs, parameters
-from headway.bench.claims.readers.finetuning import glue, xtreme
-from headway.bench.claims.readers.pretraining import Join, pretrained
+from headway.bench.claims.readers.encoders import Join, analysis, glue, lengths, pretrained, training_trend, xtreme
 from headway.bench.claims.readers.studies import study
 from headway.bench.claims.readers.translation import translation
 from headway.bench.claims.samples import Results, Sample
@@ -31,7 +29,7 @@ __all__ = ["read_results"]
 
 
 def read_results(folder: Path) -> Results:
-    """Everything in a folder of results, and the cost beside it in benchmarks/results."""
+    """Read everything in a folder of results, and the cost beside it in benchmarks/results."""
     if not folder.is_dir():
         raise FileNotFoundError(
             f"results: expected a folder of results, got {folder}. Name the one of a checkout with --results."

@@ -7,18 +7,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from headway.bench.claims.readers.files import named
-from headway.bench.claims.samples import Sample
+from headway.bench.claims.samples import Sample, naming
 from headway.bench.claims.settings import Setting
 from headway.bench.cost.contestant import Contestant, row_name
+from headway.encodings.choice import EncodingChoice
+from headway.models.parameters import PAPER
 from headway.storage import read_json
 
 
 def costs(paths: list[Path]) -> Iterator[Sample]:
-    """Milliseconds of every round. Rows are compared within one file; of several the newest that has both counts."""
+    """Yield milliseconds of every round. Rows are compared within one file; the newest that has both sides counts."""
     for path in sorted(paths):
         record = read_json(path)
-        with named(path):
+        with naming(path):
             for row in record["measurements"]:
                 setting = _setting(row["row"], row["model"])
                 for mode in ("training", "inference"):
@@ -44,14 +45,14 @@ def _rounds(
 
 
 def _setting(row: str, model: str) -> Setting | None:
-    """The setting of a row of `headway cost`; None for other libraries' models."""
+    """Return the setting of a row of `headway cost`; None for other libraries' models."""
     if Contestant(row).theirs:
         return None
     return Setting.of({"encoding": row_name(row), "preset": model})
 
 
 def _date(path: Path) -> float:
-    """20261116 of a name that ends in 2026-11-16, a little more with _2 behind it, the second of a day; else 0."""
+    """Return 20261116 for a name that ends in 2026-11-16, a little more for 2026-11-16_2, and 0 without a date."""
     found = re.search(r"(\d{4})-(\d\d)-(\d\d)(?:_(\d+))?$", path.stem)
     if found is None:
         return 0.0
@@ -60,18 +61,18 @@ def _date(path: Path) -> float:
 
 
 def parameters(path: Path) -> Iterator[Sample]:
-    """Our counts and the paper's, in millions."""
+    """Yield the parameters of the rows of Chen et al. (2021b), Table 6, in millions."""
     rows = read_json(path)
-    with named(path):
+    with naming(path):
         for row in rows:
-            for language in ("english", "multilingual"):
-                counts = {"parameters": row[language] / 1e6, "published parameters": row[f"paper_{language}"]}
-                for measure, value in counts.items():
-                    yield Sample(
-                        measure=measure,
-                        setting=Setting("every row of Table 6"),
-                        value=value,
-                        unit=f"{row['model']}, {language}",
-                        scale="the same models, counted",
-                        source=str(path),
-                    )
+            encoding, *_ = PAPER[row["model"]]
+            for language in ("English", "multilingual"):
+                yield Sample(
+                    measure=f"{language} parameters",
+                    setting=Setting.of({"preset": "bert-base", "encoding": encoding}),
+                    value=row[language.lower()] / 1e6,
+                    unit="row",
+                    segments=EncodingChoice.parse(encoding).segments,
+                    scale="the same models, counted",
+                    source=str(path),
+                )

@@ -8,19 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headway.bench.claims.readers.analysis import analysis, by_length, heads, own
-from headway.bench.claims.readers.files import named
-from headway.bench.claims.readers.finetuning import SINGLE
-from headway.bench.claims.readers.pretraining import Pretrained
-from headway.bench.claims.samples import Sample
+from headway.bench.claims.readers.encoders import SINGLE, Pretrained, analysis, by_length, heads, without_shared
+from headway.bench.claims.samples import Sample, naming
 from headway.bench.claims.settings import Setting
+from headway.encodings.choice import EncodingChoice, with_one_encoding
 from headway.storage import file_name, read_json
 
 
 def study(path: Path, samples: list[Sample], notes: list[str]) -> None:
-    """A study is a group of its own: its rows differ in nothing but the encoding."""
+    """Read a study, whose rows differ in nothing but the encoding and make a group of their own."""
     found = read_json(path)
-    with named(path):
+    with naming(path):
         if found["study"]["size"] == "quick":
             notes.append(f"{path}: the built-in language is not what the papers speak of")
             return
@@ -35,7 +33,7 @@ def study(path: Path, samples: list[Sample], notes: list[str]) -> None:
 
 
 def _run(found: Mapping[str, Any], row: Mapping[str, Any], path: Path) -> Pretrained:
-    """The row's first pretraining, or what stands for it in a study without any."""
+    """Return the row's first pretraining, or what stands for it in a study without any."""
     about, setting = found["study"], Setting.of({**row, "preset": _preset(found)})
     runs = [each for each in found["pretraining"] if each["row"] == row["name"]]
     text = (found["recipes"].get("pretraining") or {}).get("text") or {}
@@ -63,7 +61,8 @@ def _preset(found: Mapping[str, Any]) -> str:
 
 
 def _cells(found: Mapping[str, Any], row: Mapping[str, Any], first: Pretrained) -> Iterator[Sample]:
-    """One number a seed of the columns that claims are judged by."""
+    """Yield one number a seed of the columns that claims are judged by."""
+    segments = EncodingChoice.parse(with_one_encoding(row)["encoding"]).segments
     losses = {str(each["seed"]): each["evaluation_loss"] for each in found["pretraining"] if each["row"] == row["name"]}
     for column, cells in zip(found["columns"], found["cells"], strict=True):
         source = column["source"]
@@ -76,9 +75,9 @@ def _cells(found: Mapping[str, Any], row: Mapping[str, Any], first: Pretrained) 
             elif source == "pretrain" and column["value"] == "evaluation_loss":
                 yield run.sample("loss", value)
             elif source == "finetune" and column["value"].startswith("transfer/"):
-                yield run.sample("xtreme", value, block=column["name"], recipe=recipe, segments=row["segments"])
+                yield run.sample("xtreme", value, block=column["name"], recipe=recipe, segments=segments)
             elif source == "finetune" and column["task"] not in SINGLE:
-                yield run.sample("glue", value, block=column["name"], recipe=recipe, segments=row["segments"])
+                yield run.sample("glue", value, block=column["name"], recipe=recipe, segments=segments)
             elif source == "finetune":
                 yield run.sample("glue", value, block=column["name"], recipe=recipe)
             elif source == "translate":
@@ -86,8 +85,8 @@ def _cells(found: Mapping[str, Any], row: Mapping[str, Any], first: Pretrained) 
 
 
 def _shown(kept: Mapping[str, Any], run: Pretrained) -> Iterator[Sample]:
-    yield from heads(own(kept["toeplitz_r2"], run.setting), run, "head r2", run.source)
+    yield from heads(without_shared(kept["toeplitz_r2"], run.setting), run, "head r2", run.source)
     ranks = kept["ranks"]
     if ranks is not None and "positions" in ranks:
         first = ranks["positions"]["relative"][:1]
-        yield from heads(own(first, run.setting), run, "position rank", run.source)
+        yield from heads(without_shared(first, run.setting), run, "position rank", run.source)

@@ -8,9 +8,8 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-from headway.bench.claims.readers.files import named
-from headway.bench.claims.readers.pretraining import group
-from headway.bench.claims.samples import Sample
+from headway.bench.claims.readers.encoders import group
+from headway.bench.claims.samples import Sample, naming
 from headway.bench.claims.settings import Setting
 from headway.storage import read_json
 
@@ -21,22 +20,22 @@ LEAST_Z = 0.05  # of a p-value that says anything of an interval's width
 def translation(
     corpus: Path, samples: list[Sample], errors: dict[tuple[str, str, str], float], notes: list[str]
 ) -> None:
-    """Everything in a corpus's folder; of two scores of one system the first file's counts."""
+    """Read everything in a corpus's folder; of two scores of one system the first file's counts."""
     runs: dict[str, Mapping[str, Any]] = {}
     for path in sorted(corpus.glob("*/config.json")):
         record, result = read_json(path), path.parent / "result.json"
-        with named(path):
+        with naming(path):
             runs[path.parent.name] = record["config"]
         if result.is_file():
             losses = read_json(result)
-            with named(result):
+            with naming(result):
                 runs[path.parent.name] = {**record["config"], "loss": losses["saved_loss"]}
     found: dict[str, Sample] = {}
     for path in sorted([*corpus.glob("*.json"), *corpus.glob("*/*.json")]):
         if path.name in ("config.json", "result.json"):
             continue
         record = read_json(path)
-        with named(path):
+        with naming(path):
             run_of = {system: _run(system, path, runs) for system in record["systems"]}
             for system, name in run_of.items():
                 if name is None:
@@ -48,7 +47,7 @@ def translation(
 
 
 def _run(system: str, path: Path, runs: Mapping[str, Any]) -> str | None:
-    """The run that translated a file: its folder's or its own name, or the folder of the scores."""
+    """Return the run that translated a file: its folder's or its own name, or the folder of the scores."""
     asked = [*Path(system).parts[-2::-1], Path(system).name.split(".")[0], path.parent.name]
     return next((name for name in asked if name in runs), None)
 
@@ -77,7 +76,7 @@ def _bootstrap(
     corpus: str,
     errors: dict[tuple[str, str, str], float],
 ) -> None:
-    """Half widths of 95 % intervals of differences from the first system.
+    """Add half widths of 95 % intervals of differences from the first system.
 
     The file has the paired test's p-value, two-sided; as if the difference were normal, its error is |difference| / z.
     p is at least 1 / (samples + 1), which makes intervals of large differences too wide, never too narrow.

@@ -9,8 +9,8 @@ from statistics import fmean
 from typing import Any
 
 from headway.bench.report.page import write_page
-from headway.bench.report.study.marks import compared, legend, mark, middle, spread, written
 from headway.bench.report.study.pictures import head_curve, scatter
+from headway.bench.report.study.tables import legend, verdict_mark, write_median, write_spread, write_value
 
 Results = Mapping[str, Any]
 
@@ -31,7 +31,7 @@ def study_page(results: Results, path: Path, *, analyses: Mapping[str, str] | No
         rows=results["rows"],
         columns=results["columns"],
         table=_table(results),
-        claims=[_claim(claim, results) for claim in results["claims"]],
+        claims=results["claims"],
         legend=legend(results),
         simple=_simple(results),
         quality=_quality(results),
@@ -54,10 +54,10 @@ def _table(results: Results) -> list[dict[str, Any]]:
             "row": row,
             "cells": [
                 {
-                    "median": middle(cells[row["name"]], column),
+                    "median": write_median(cells[row["name"]], column),
                     "sort": None if cells[row["name"]]["summary"] is None else cells[row["name"]]["summary"]["median"],
-                    "spread": spread(cells[row["name"]], column),
-                    "mark": mark(cells[row["name"]]),
+                    "spread": write_spread(cells[row["name"]], column),
+                    "mark": verdict_mark(cells[row["name"]]),
                     "published": _published(cells[row["name"]], column),
                     "test": _tested(cells[row["name"]], column),
                     "best": _is_best(row["name"], column, cells),
@@ -70,7 +70,7 @@ def _table(results: Results) -> list[dict[str, Any]]:
 
 
 def _published(cell: Mapping[str, Any], column: Mapping[str, Any]) -> str | None:
-    return None if cell["published"] is None else written(cell["published"], column)
+    return None if cell["published"] is None else write_value(cell["published"], column)
 
 
 def _tested(cell: Mapping[str, Any], column: Mapping[str, Any]) -> str:
@@ -86,13 +86,6 @@ def _tested(cell: Mapping[str, Any], column: Mapping[str, Any]) -> str:
 def _is_best(row: str, column: Mapping[str, Any], cells: Mapping[str, Any]) -> bool:
     medians = {name: cell["summary"]["median"] for name, cell in cells.items() if cell["summary"]}
     return row in medians and medians[row] == (max if column["higher"] else min)(medians.values())
-
-
-def _claim(claim: Mapping[str, Any], results: Results) -> dict[str, Any]:
-    column = next(column for column in results["columns"] if column["name"] == claim["column"])
-    verdict = {True: "holds", False: "does not hold", None: "not known yet"}[claim["holds"]]
-    numbers = "" if claim["holds"] is None else compared(claim, column)
-    return {**claim, "verdict": verdict, "numbers": numbers}
 
 
 def _simple(results: Results) -> list[tuple[str, str, str, float]]:

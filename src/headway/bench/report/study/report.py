@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from headway.bench.judge import judge_rows
 from headway.bench.report.analysis.page import analysis_page
-from headway.bench.report.study.marks import compared
 from headway.bench.report.study.page import study_page
-from headway.bench.report.study.saved import read_results
 from headway.bench.report.study.tables import as_csv, as_latex, as_markdown, notes, on_terminal
-from headway.storage import atomic_path
+from headway.encodings.choice import with_one_encoding
+from headway.storage import atomic_path, read_json
+
+PARTS = (
+    "study",
+    "rows",
+    "columns",
+    "cells",
+    "claims",
+    "recipes",
+    "pretraining",
+    "analysis",
+    "cost",
+    "baselines",
+    "jobs",
+)
 
 
 def report_study(folder: Path, console: Console) -> Path:
@@ -23,11 +38,9 @@ def report_study(folder: Path, console: Console) -> Path:
         console.print(table)
     for line in notes(results):
         console.print(line, markup=False, highlight=False)
-    columns = {column["name"]: column for column in results["columns"]}
     for claim in results["claims"]:
-        holds = {True: "holds", False: "DOES NOT HOLD", None: "not known yet"}[claim["holds"]]
-        numbers = "" if claim["holds"] is None else f" ({compared(claim, columns[claim['column']])})"
-        console.print(f"{holds}: {claim['says']}{numbers}", markup=False, highlight=False, soft_wrap=True)
+        numbers = f" ({claim['said']}; {claim['basis']})" if claim["said"] else ""
+        console.print(f"{claim['verdict']}: {claim['says']}{numbers}", markup=False, highlight=False, soft_wrap=True)
     for name, text in (
         ("table.csv", as_csv(results)),
         ("table.md", as_markdown(results)),
@@ -45,10 +58,37 @@ def report_study(folder: Path, console: Console) -> Path:
 
 
 def _analyses(results: dict[str, Any], folder: Path) -> dict[str, str]:
-    """A page for every analysis whose folder is there; by row, its place from the study's page."""
+    """Write a page for every analysis whose folder is there; return their places from the study's page, by row."""
     pages = {}
     for row, found in results["analysis"].items():
         saved = folder / results["study"]["store"] / found["folder"] / "analysis"
         if all((saved / name).is_file() for name in ("measures.json", "arrays.npz")):
             pages[row] = Path(os.path.relpath(analysis_page(saved), folder)).as_posix()
     return pages
+
+
+def read_results(folder: Path) -> dict[str, Any]:
+    """Read the results of a study's folder; verdicts are worked out anew from its cells."""
+    path = folder / "results.json"
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{folder}: expected the folder of a study with results.json, got none. `headway study` writes it."
+        )
+    found = read_json(path)
+    missing = [part for part in PARTS if not isinstance(found, dict) or part not in found]
+    if missing:
+        raise ValueError(
+            f"{path}: expected the results of a study, got a file without {', '.join(missing)}. "
+            f"Give the command of the study again; what is done is not done twice."
+        )
+    cells = dict(zip((column["name"] for column in found["columns"]), found["cells"], strict=True))
+    columns = {column["name"]: column for column in found["columns"]}
+    claims = [
+        {**claim, **judge_rows(claim, columns[claim["column"]], _values(cells[claim["column"]]))}
+        for claim in found["claims"]
+    ]
+    return {**found, "rows": [with_one_encoding(row) for row in found["rows"]], "claims": claims}
+
+
+def _values(cells: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
+    return {row: cell["values"] for row, cell in cells.items()}

@@ -1,4 +1,4 @@
-"""The table of a study as CSV, Markdown, LaTeX, and on a terminal."""
+"""The table of a study as CSV, Markdown, LaTeX, and on a terminal, and how its cells are written."""
 
 from __future__ import annotations
 
@@ -12,10 +12,17 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from headway.bench.report.study.marks import legend, mark, middle, spread, written
-
 Results = Mapping[str, Any]
+Cell = Mapping[str, Any]
+Column = Mapping[str, Any]
 
+MARKS = {"above": "▲", "below": "▼", "not told apart": "≈", "too few seeds": "?"}
+SAID = {
+    "▲": "above the baseline, p < {level} after correction",
+    "▼": "below the baseline, p < {level} after correction",
+    "≈": "not told apart from the baseline",
+    "?": "too few seeds for any test to tell",
+}
 LONGEST_NAME = 34  # of a row, on a terminal; longer ones take several lines
 FIELDS = (
     "row", "encoding", "position", "column", "measure", "median", "low", "high", "deviation", "runs", "expected_runs",
@@ -29,7 +36,7 @@ SPECIAL = {
 
 
 def as_csv(results: Results) -> str:
-    """A line for each cell, with every number behind it."""
+    """Write the table as CSV: a line for each cell, with every number behind it."""
     text = io.StringIO()
     lines = csv.DictWriter(text, FIELDS, lineterminator="\n")
     lines.writeheader()
@@ -60,6 +67,7 @@ def _line(row: Mapping[str, Any], column: Mapping[str, Any], cell: Mapping[str, 
 
 
 def as_markdown(results: Results) -> str:
+    """Write the table as Markdown, with its notes."""
     names = [_plain(column["name"]) for column in results["columns"]]
     lines = [f"| | position | {' | '.join(names)} |", f"|---|---|{'---|' * len(names)}"]
     for row in results["rows"]:
@@ -69,7 +77,7 @@ def as_markdown(results: Results) -> str:
 
 
 def as_latex(results: Results) -> str:
-    """Needs the package booktabs."""
+    """Write the table as LaTeX, which needs the package booktabs; notes are comments."""
     columns = results["columns"]
     head = " & ".join(["", "Position", *(_latex(column["name"]) for column in columns)])
     lines = [rf"\begin{{tabular}}{{ll{'r' * len(columns)}}}", r"\toprule", rf"{head} \\", r"\midrule"]
@@ -81,7 +89,7 @@ def as_latex(results: Results) -> str:
 
 
 def on_terminal(results: Results, width: int) -> list[Table]:
-    """Medians, the spread, a paper's figures where there are any; several tables where one would be too wide."""
+    """Lay out medians, spreads and a paper's figures for a terminal; several tables where one would be too wide."""
     study = results["study"]
     names = [f"{row['name']}\n({row['place']})" for row in results["rows"]]
     first = min(LONGEST_NAME, max(map(_wide, names)))
@@ -111,11 +119,11 @@ def _table(names: list[str], first: int, columns: list[list[str]]) -> Table:
 
 
 def _stacked(cell: Mapping[str, Any], column: Mapping[str, Any]) -> str:
-    lines = [f"{middle(cell, column)} {mark(cell)}".rstrip()]
+    lines = [f"{write_median(cell, column)} {verdict_mark(cell)}".rstrip()]
     if cell["summary"] and cell["summary"]["runs"] > 1:
-        lines.append(f"{written(cell['summary']['low'], column)}..{written(cell['summary']['high'], column)}")
+        lines.append(f"{write_value(cell['summary']['low'], column)}..{write_value(cell['summary']['high'], column)}")
     if cell["published"] is not None:
-        lines.append(f"paper {written(cell['published'], column)}")
+        lines.append(f"paper {write_value(cell['published'], column)}")
     return "\n".join(lines)
 
 
@@ -124,7 +132,7 @@ def _wide(text: str) -> int:
 
 
 def notes(results: Results) -> list[str]:
-    """What to know of the numbers."""
+    """List what a reader must know about the numbers."""
     study = results["study"]
     lines = ["Medians, with the lowest and the highest where there are several."]
     if legend(results):
@@ -142,16 +150,16 @@ def _columns(results: Results) -> list[tuple[Mapping[str, Any], Mapping[str, Any
 
 
 def _short(cell: Mapping[str, Any], column: Mapping[str, Any]) -> str:
-    text = f"{middle(cell, column)} {mark(cell)}".rstrip()
+    text = f"{write_median(cell, column)} {verdict_mark(cell)}".rstrip()
     if cell["summary"] and cell["summary"]["runs"] > 1:
-        text += f" ({spread(cell, column)})"
+        text += f" ({write_spread(cell, column)})"
     if cell["published"] is not None:
-        text += f"; paper {written(cell['published'], column)}"
+        text += f"; paper {write_value(cell['published'], column)}"
     return text
 
 
 def _plain(text: str) -> str:
-    """A name in Markdown: nothing in it is markup."""
+    """Escape a name for Markdown."""
     for sign in "\\`*_[]<>|#":
         text = text.replace(sign, f"\\{sign}")
     return text.replace("\n", " ")
@@ -159,3 +167,51 @@ def _plain(text: str) -> str:
 
 def _latex(text: str) -> str:
     return "".join(SPECIAL.get(sign, sign) for sign in text)
+
+
+def write_median(cell: Cell, column: Column) -> str:
+    """Write the median, or a dash where there is no result."""
+    return "–" if cell["summary"] is None else write_value(cell["summary"]["median"], column)
+
+
+def write_value(value: float, column: Column) -> str:
+    """Write a number with the column's digits and a true minus sign."""
+    return f"{value:.{column['digits']}f}".replace("-", "−")
+
+
+def write_spread(cell: Cell, column: Column) -> str:
+    """Write the lowest and the highest, and the number of runs; say how many are missing."""
+    summary = cell["summary"]
+    if summary is None:
+        return "no result"
+    unit = {"cost": "rounds", "parameters": "counts"}.get(column["source"], "seeds")
+    runs = f"{summary['runs']} {unit if summary['runs'] > 1 else unit[:-1]}"
+    if summary["runs"] < cell["expected"]:
+        runs = f"{summary['runs']} of {cell['expected']} {unit}"
+    if summary["runs"] == 1:
+        return runs
+    return f"{write_value(summary['low'], column)} to {write_value(summary['high'], column)}, {runs}"
+
+
+def verdict_mark(cell: Cell) -> str:
+    """Return the mark of the test against the baseline; nothing where there is none."""
+    return "" if cell["test"] is None else MARKS[cell["test"]["verdict"]]
+
+
+def legend(results: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """List the marks that occur with their meanings, and how many seeds a test would need."""
+    tests = [cell["test"] for cells in results["cells"] for cell in cells.values() if cell["test"] is not None]
+    found = []
+    for verdict, sign in MARKS.items():
+        some = [test for test in tests if test["verdict"] == verdict]
+        if some:
+            said = SAID[sign].format(level=results["study"]["level"])
+            if verdict == "too few seeds":
+                have, need = max(test["pairs"] for test in some), max(test["needed"] for test in some)
+                said += f": {have} at most here, {need} are needed for this many comparisons"
+                if "pretraining" in results["recipes"] and any(
+                    each["source"] == "finetune" for each in results["columns"]
+                ):
+                    said += "; runs fine-tuned from one pretrained model count as one, their mean"
+            found.append((sign, said))
+    return found
