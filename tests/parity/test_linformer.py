@@ -75,7 +75,7 @@ def test_the_baseline(sharing):
 
 @pytest.mark.parametrize("sharing", ["none", "head", "layer"])
 def test_diet_abs_lin(sharing):
-    model = build(num_hidden_layers=1, encoding="diet-abs", sharing=sharing, encoding_options={"rank": 5})
+    model = build(num_hidden_layers=1, encoding=f"diet-abs:rank=5,sharing={sharing}")
     left, right = model.encoding.left, model.encoding.right
     heads = 1 if sharing == "head" else 2
     assert left.shape == (1, heads, 9, 5)
@@ -123,12 +123,10 @@ def test_every_parameter_is_trained(encoding, sharing):
     assert still == []
 
 
-@pytest.mark.parametrize(
-    "options", [{"encoding": "shaw"}, {"encoding": "rope"}, {"encoding": "abs-scalar"}, {"segments": "per-head"}]
-)
-def test_what_cannot_act_says_so(options):
+@pytest.mark.parametrize("encoding", ["shaw", "rope", "abs-scalar", "learned:segments=per-head"])
+def test_what_cannot_act_says_so(encoding):
     with pytest.raises(NotImplementedError, match=r"diet-abs.*or attention='full'"):
-        EncoderConfig(**{**SIZES, **options})
+        EncoderConfig(**{**SIZES, "encoding": encoding})
 
 
 def test_packed_texts_and_masks_between_queries_say_so():

@@ -45,7 +45,8 @@ class EncoderConfig(HeadwayConfig):
         type_vocab_size: number of segments.
         encoding: the encoding with its options, such as "diet-abs:rank=64,sharing=layer,segments=per-head". Segments
             that it does not name are those of BERT, segments=input.
-        attention: full, or linformer, which projects keys and values to `projected_length` along the length.
+        attention: full, or linformer, which projects keys and values to `projected_length` along the length;
+            projections are initialised for texts of `max_position_embeddings`.
         projection_sharing: none, head (all heads of a layer), key-value (those, and keys with values) or layer (all).
         initializer_range: of words, projections and heads; encodings draw their own (their option init_std).
         classifier_dropout: before the classification head; hidden_dropout_prob unless given.

@@ -75,8 +75,9 @@ class LengthProjection(nn.Module):
     Paper:    Wang et al. (2020), "Linformer", Sec. 4
     Symbols:  E, F -> matrix[:, 0], matrix[:, 1], (layers, 2, heads, projected_length, max_length), each axis of size 1
               where it is shared;  k -> projected_length
-    Departs:  drawn with standard deviation max_length ** -0.5, which keeps the keys' variance. The default sharing,
-              "key-value", is how Chen et al. (2021b), Eq. (4), writes it: one E for all heads of a layer
+    Departs:  normal initialisation with standard deviation max_length ** -0.5, so that projected keys have the variance
+              of keys in texts of max_length; models are made for the length of their texts. The default sharing,
+              "key-value", is that of Chen et al. (2021b), Eq. (4), which has one E for all heads of a layer
     Checked:  tests/parity/test_linformer.py
     """
 

@@ -1,7 +1,9 @@
 """Table 6 of Chen et al. (2021b): our counts are the paper's, to its last digit."""
 
+import itertools
 import json
 
+import pytest
 import torch
 from transformers import BertConfig, BertForPreTraining
 from typer.testing import CliRunner
@@ -11,6 +13,7 @@ from headway.models import parameter_table, preset, pretraining_parameters
 
 PAPER = [  # English and multilingual, in millions, read off the paper
     (110.1, 178.9),
+    (112.9, 181.7),
     (109.9, 178.7),
     (109.7, 178.5),
     (128.6, 197.4),
@@ -45,6 +48,60 @@ def test_the_difference_is_the_encoding_by_its_formula():
     lin = {"attention": "linformer", "projected_length": 32}
     assert count("none", **lin) - none == 12 * 32 * 512
     assert count("diet-abs", **lin) - count("none", **lin) == 12 * 12 * (512 + 32) * 64
+
+
+SHAW = {
+    "sharing": ("none", "head", "layer"),
+    "tables": (1, 2),
+    "input": (True, False),
+    "segments": ("input", "per-head"),
+}
+
+
+def shaw_parameters(clip, sharing, tables, positions_at_the_input, segments):
+    """What Shaw's encoding and the segments add to BERT without any, by their formulas."""
+    layers, heads = 1 if sharing == "layer" else 12, 1 if sharing == "head" else 12
+    shaw = tables * layers * heads * (2 * clip + 1) * 64
+    return shaw + positions_at_the_input * 512 * 768 + {"input": 2 * 768, "per-head": 12 * 12 * 4}[segments]
+
+
+@pytest.mark.parametrize("clip", [3, 16])
+def test_the_formula_of_shaws_parameters(clip):
+    none = pretraining_parameters(preset("bert-base", encoding="none:segments=none"))
+    for sharing, tables, kept, segments in itertools.product(*SHAW.values()):
+        name, values = ("learned+shaw" if kept else "shaw"), str(tables == 2).lower()
+        text = f"{name}:clip={clip},values={values},sharing={sharing},segments={segments}"
+        found = pretraining_parameters(preset("bert-base", encoding=text)) - none
+        assert found == shaw_parameters(clip, sharing, tables, kept, segments), text
+
+
+def test_what_gives_the_papers_count_of_shaws_parameters():
+    """112.9M and 181.7M (Table 6), within rounding: every K, sharing, keys with or without values, and positions kept.
+
+    No K up to 511, the furthest offset of 512 positions, does with heads or layers that share. With heads that share
+    (Sec. 4.4), keys and values, and no positions at the input, K is about twice that: 1021 to 1050.
+    """
+    bases = [
+        pretraining_parameters(preset("bert-base", vocab_size=size, encoding="none:segments=none"))
+        for size in (30_522, 120_000)
+    ]
+    found = {}
+    for settings in itertools.product(*SHAW.values()):
+        for clip in range(3000):
+            added = shaw_parameters(clip, *settings)
+            if [round((base + added) / 1e6, 1) for base in bases] == [112.9, 181.7]:
+                found.setdefault(settings[:3], set()).add(clip)
+    ranges = {settings: (min(clips), max(clips)) for settings, clips in found.items()}
+    assert ranges == {
+        ("none", 1, True): (149, 153),
+        ("none", 1, False): (170, 174),
+        ("none", 2, True): (74, 76),
+        ("none", 2, False): (85, 87),
+        **{(sharing, 1, True): (1786, 1845) for sharing in ("head", "layer")},
+        **{(sharing, 1, False): (2042, 2101) for sharing in ("head", "layer")},
+        **{(sharing, 2, True): (893, 922) for sharing in ("head", "layer")},
+        **{(sharing, 2, False): (1021, 1050) for sharing in ("head", "layer")},
+    }
 
 
 def test_the_command_prints_it():

@@ -149,11 +149,17 @@ def weights(model: Any) -> float:
 
 
 def pretrained_model(plan: Plan, row: Row) -> EncoderChoice:
-    """Combine the recipe's model with the row's encoding; segments are the recipe's."""
+    """Combine the recipe's model with the row's encoding; segments are the recipe's.
+
+    Linformer's projections are made for the length of the texts.
+    """
     assert plan.pretrain is not None
     model = plan.pretrain.model
     encoding = row.position.with_segments(model.choice.segments, model.choice.segment_sharing)
-    return replace(model, encoding=str(encoding), changes={**model.changes, **row.changes})
+    changes = {**model.changes, **row.changes}
+    if changes.get("attention") == "linformer":
+        changes.setdefault("max_position_embeddings", plan.pretrain.text.length)
+    return replace(model, encoding=str(encoding), changes=changes)
 
 
 def _finetuning(plan: Plan, row: Row, task: str, first: Job, several: str) -> list[Job]:

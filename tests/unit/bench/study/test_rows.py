@@ -7,14 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from headway.bench.study.configs import restored
 from headway.bench.study.graph import jobs
 from headway.bench.study.job import Job
 from headway.bench.study.plan import Row
 from headway.bench.study.plans import find_plan
 from headway.bench.study.plans.glue_tables import TABLE_2, TABLE_8, TABLE_9
-from headway.bench.study.plans.rows import KE, RAFFEL, SHAW_ROW
+from headway.bench.study.plans.rows import CHOICES, KE, RAFFEL, SHAW_ROW, of_size
 from headway.bench.study.plans.xtreme_tables import TABLE_3, TABLE_5
+from headway.bench.tasks.pretrain import EncoderChoice, PretrainConfig
+from headway.models.layers import LengthProjection
 
 ROOT = Path(__file__).parents[4]
 QUICK = "diet-abs"  # the row of the quick study whose layers share
@@ -87,3 +91,32 @@ def test_rows_print_what_they_share():
     assert Row(name="a", encoding="diet-rel:sharing=layer,segment_sharing=head,segments=per-head").encoding == (
         "diet-rel:sharing=layer,segments=per-head,segment_sharing=head"
     )
+
+
+@pytest.mark.parametrize("size", ["quick", "paper"])
+def test_projections_are_made_for_the_length_of_the_texts(size):
+    """Otherwise keys begin smaller: with 128 of 512 columns, at half their size."""
+    plan = find_plan("glue", size)
+    for row in (TABLE_2[7], TABLE_2[8]):
+        job = next(each.job for each in jobs(plan) if each.row == row.name and each.job.kind == "pretrain")
+        asked = restored(PretrainConfig, job.config)
+        config = asked.model.config(length=asked.text.length)
+        assert config.max_position_embeddings == asked.text.length == {"quick": 64, "paper": 128}[size]
+        assert job.config["model"]["changes"]["max_position_embeddings"] == asked.text.length
+        torch.manual_seed(0)
+        matrix = LengthProjection(config).matrix  # (layers, 1, 1, P, length); a sum over a row keeps the variance
+        assert matrix.var().item() * asked.text.length == pytest.approx(1.0, abs=0.15)
+
+
+def test_the_rank_of_diet_abs_lin_is_the_width_of_a_head():
+    config = EncoderChoice(preset="bert-base", encoding=TABLE_2[8].encoding, changes=TABLE_2[8].changes).config()
+    with torch.device("meta"):
+        built, _ = config.build()
+    assert built.rank == config.head_dim == 64
+    assert any("rank 64" in choice for choice in CHOICES)
+
+
+def test_shaws_clipping_at_each_size():
+    assert SHAW_ROW.choice.options == {"clip": 1023}
+    (short,) = of_size((TABLE_2[1],), "gpu")
+    assert short.choice.options == {} and short.name == SHAW_ROW.name and not short.published

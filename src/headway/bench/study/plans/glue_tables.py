@@ -8,6 +8,7 @@ from typing import Any
 from headway.bench.study.plan import Claim, Column, Plan, Row
 from headway.bench.study.plans import recipes
 from headway.bench.study.plans.rows import (
+    CHOICES,
     DEVLIN,
     DIET,
     FASTER_NOTE,
@@ -164,7 +165,7 @@ NOTES: Mapping[str, tuple[str, ...]] = {
         "BERT-small on the given corpus, at most 20,000 examples a task: compare rows, not papers.",
         FASTER_NOTE,
     ),
-    "paper": (),
+    "paper": CHOICES,
 }
 
 

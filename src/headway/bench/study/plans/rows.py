@@ -21,8 +21,22 @@ FASTER_NOTE = (
 
 # Sec. 4.4 says which rows share: Shaw et al. and Ke et al. over heads, Raffel et al. over layers. Tables of per-head
 # segments are never shared (Chen et al. 2021a, Sec. 3).
+CHOICES = (  # of ours, where the paper is silent
+    "Shaw et al. share over heads (Sec. 4.4). The paper does not say at which distance K they clip. Table 6's 112.9M "
+    "and 181.7M follow, with keys and values and without positions at the input, from K = 1021 to 1050 and from no "
+    "other: more than texts of 512 positions reach, so that nothing is clipped. Rows of size paper have K = 1023, "
+    "others 16, as in Shaw et al. (2018).",
+    "Ke et al. share over heads (Sec. 4.4), although TUPE itself shares over layers, and Sec. 2.2.2 says that all do.",
+    "Tables of per-head segments are not shared, whatever positions share (Chen et al. 2021a, Sec. 3).",
+    "Linformer has one projection for the keys and values of all heads of a layer, with a column for each position of "
+    "the texts in pretraining.",
+    "DIET-ABS-LIN has rank 64, the width of heads and the default of Sec. 3.1; the factors of Eq. (4) have width d. "
+    "Their product has no higher rank than there are projected keys: 32 on GLUE, where 64 is no limit, 256 on XTREME.",
+    "The √d of Eqs. (1), (3) and (4) is the square root of the width of a head, as in BERT.",
+)
 DEVLIN = Row(name="Devlin et al. (learned)", encoding="learned:segments=input")
-SHAW_ROW = Row(name="Shaw et al.", encoding="shaw:sharing=head,segments=input")
+SHAW_ROW = Row(name="Shaw et al.", encoding="shaw:clip=1023,sharing=head,segments=input")
+SHAW_CLIPPED = replace(SHAW_ROW, encoding="shaw:sharing=head,segments=input")
 RAFFEL = Row(name="Raffel et al. (T5)", encoding="t5:sharing=layer,segments=input")
 KE = Row(name="Ke et al. (TUPE)", encoding="tupe-rel:sharing=head,segments=input")
 
@@ -42,6 +56,7 @@ def linformer(projected: int) -> tuple[Row, Row]:
     changes = {"attention": "linformer", "projected_length": projected}
     return (
         Row(name="Wang et al. (Linformer)", encoding="learned:segments=input", changes=changes),
+        # Its rank is the width of a head, 64 (CHOICES).
         Row(name="DIET-ABS-LIN", encoding="diet-abs:sharing=none,segments=input", changes=changes),
     )
 
@@ -59,6 +74,7 @@ def of_size(rows: tuple[Row, ...], size: str, *, shorter: int = 1) -> tuple[Row,
     """
     if size == "paper":
         return rows
+    rows = tuple(SHAW_CLIPPED if row.name == SHAW_ROW.name else row for row in rows)
     if size == "quick":
         return tuple(replace(_divided(row, rank=8, projected_length=8), published={}) for row in rows)
     rows = tuple(replace(_divided(row, rank=1, projected_length=shorter), published={}) for row in rows)

@@ -11,6 +11,7 @@ from headway.bench.study.plan import Claim, Column, Plan, Row
 from headway.bench.study.plans import recipes
 from headway.bench.study.plans.glue_tables import builtin_column, builtin_tasks
 from headway.bench.study.plans.rows import (
+    CHOICES,
     DEVLIN,
     DIET,
     FASTER_NOTE,
@@ -170,7 +171,7 @@ NOTES: Mapping[str, tuple[str, ...]] = {
         "too; where its dev has no answers, its training questions in other languages stand in.",
         FASTER_NOTE,
     ),
-    "paper": (),
+    "paper": CHOICES,
 }
 
 

@@ -34,8 +34,15 @@ class EncoderChoice(ModelChoice):
         ModelChoice.__post_init__(self)  # slots make a new class, which super() would not find
 
     def config(self, *, length: int = 1, **rest: Any) -> EncoderConfig:
-        """Make the encoder's configuration, with room for `length` positions."""
-        return preset(self.preset, **self._settings(PRESETS, length, rest))
+        """Make the encoder's configuration, with room for `length` positions.
+
+        Linformer's projections get exactly `length` columns unless `changes` says otherwise: with more, which texts do
+        not use, projected keys would begin smaller than keys are.
+        """
+        settings = self._settings(PRESETS, length, rest)
+        if settings.get("attention") == "linformer" and "max_position_embeddings" not in self.changes and length > 1:
+            settings["max_position_embeddings"] = length
+        return preset(self.preset, **settings)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
