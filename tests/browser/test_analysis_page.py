@@ -58,7 +58,7 @@ def page(tmp_path_factory):
 @pytest.fixture(scope="session")
 def bias_page(tmp_path_factory):
     """Of a headway encoder: bias curves, but no table, no texts, no segments."""
-    model = EncoderModel(EncoderConfig(**SIZES, encoding="diet-rel", segments="none"))
+    model = EncoderModel(EncoderConfig(**SIZES, encoding="diet-rel:segments=none"))
     return written(model, tmp_path_factory.mktemp("own"), None, "own")
 
 

@@ -38,7 +38,7 @@ def start(tmp_path_factory):
             if encoding == "bert":
                 model = BertModel(BertConfig(**words, **WIDE))
             else:
-                model = EncoderForMaskedLM(preset("tiny", encoding=encoding, segments="none", **words, **WIDE))
+                model = EncoderForMaskedLM(preset("tiny", encoding=f"{encoding}:segments=none", **words, **WIDE))
             model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
         return Start(model=str(folder))

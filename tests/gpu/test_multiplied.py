@@ -26,7 +26,7 @@ def test_layers_that_share_a_bias(one_tile, encoding, length, compiled, monkeypa
     """Multiplied out once, they come no further from float64 than multiplied out in every layer."""
     frame = importlib.import_module("headway.models.context")
     sizes = {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 3, "max_position_embeddings": 300}
-    config = hw.preset("tiny", encoding=encoding, sharing="layer", vocab_size=50, **sizes)
+    config = hw.preset("tiny", encoding=f"{encoding}:sharing=layer", vocab_size=50, **sizes)
     model = hw.EncoderModel(config).to(DEVICE).eval()
     for parameter in model.encoding.parameters():
         torch.nn.init.normal_(parameter, std=0.3)

@@ -37,7 +37,7 @@ def folders(tmp_path_factory):
     words = {"vocab_size": len(tokenizer), "max_position_embeddings": 128}
     torch.manual_seed(0)
     models = {
-        "ours": EncoderForMaskedLM(preset("tiny", encoding="learned+rope", segments="none", **words, **SIZES, **STILL)),
+        "ours": EncoderForMaskedLM(preset("tiny", encoding="learned+rope:segments=none", **words, **SIZES, **STILL)),
         "bert": BertModel(BertConfig(**words, **SIZES)),
     }
     for name, model in models.items():

@@ -184,8 +184,7 @@ def test_the_command_from_a_text_file_to_a_model(tmp_path, monkeypatch):
     assert f"wrote runs/{folder.name}" in done.stdout
     assert "step 5/5  loss" in done.stderr
     model = AutoModelForMaskedLM.from_pretrained(folder / "model")
-    assert (model.config.sharing, model.config.segments) == ("layer", "per-head")
-    assert model.config.encoding_options == {"rank": 4}
+    assert model.config.encoding == "diet-abs:rank=4,sharing=layer,segments=per-head"
     assert model.config.vocab_size == 200
 
 

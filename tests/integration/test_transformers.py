@@ -118,7 +118,7 @@ class TestSaving:
 class TestLoadingForAnotherTask:
     @pytest.mark.parametrize("name", [*ENCODINGS, *SUMS])
     def test_the_encoder_is_kept_and_the_head_is_drawn(self, name, tmp_path):
-        model = build(encoding=name, segments="per-head")
+        model = build(encoding=f"{name}:segments=per-head")
         model.save_pretrained(tmp_path)
         loaded, info = EncoderForSequenceClassification.from_pretrained(
             tmp_path, num_labels=3, output_loading_info=True
@@ -136,9 +136,11 @@ class TestLoadingForAnotherTask:
     @pytest.mark.parametrize("name", ["diet-rel", "learned+tisa"])
     def test_segments_may_join_later(self, name, tmp_path):
         """Chen et al. (2021b), App. A: pretrained without, fine-tuned with segments."""
-        model = build(encoding=name, segments="none")
+        model = build(encoding=f"{name}:segments=none")
         model.save_pretrained(tmp_path)
-        loaded, info = EncoderForMaskedLM.from_pretrained(tmp_path, segments="per-head", output_loading_info=True)
+        loaded, info = EncoderForMaskedLM.from_pretrained(
+            tmp_path, encoding=f"{name}:segments=per-head", output_loading_info=True
+        )
         assert set(info["missing_keys"]) == {"encoder.segments.table"}
         table = loaded.encoder.segments.table
         assert 0 < table.std() < 0.1
@@ -243,7 +245,7 @@ class TestTrainer:
     def test_masked_words(self, tokenizer, tmp_path, options):
         torch.manual_seed(0)
         rows = [tokenizer(" ".join("abcdefghijklm"[i : i + 2 + i % 5])) for i in range(8)]
-        model = EncoderForMaskedLM(EncoderConfig(**SIZES, encoding="diet-rel", segments="none"))
+        model = EncoderForMaskedLM(EncoderConfig(**SIZES, encoding="diet-rel:segments=none"))
         collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.5, seed=0)
         trainer = Trainer(model, arguments(tmp_path, **options), data_collator=collator, train_dataset=rows)
         trainer.train()
@@ -269,7 +271,7 @@ CHECKPOINTED = ["diet-rel", "t5", "shaw", "transformer-xl", "learned+tisa"]
 class TestCheckpointing:
     @pytest.mark.parametrize("name", CHECKPOINTED)
     def test_gradients_are_the_same(self, name):
-        model = build(encoding=name, segments="per-head", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        model = build(encoding=f"{name}:segments=per-head", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
         model.train()
         tokens, ids = words(2, 9), torch.arange(9).expand(2, 9) // 5
 
@@ -296,7 +298,7 @@ COMPILED_FIRST = ["learned", "diet-rel", "tupe-rel", "shaw"]  # the others take 
     [pytest.param(n, marks=() if n in COMPILED_FIRST else pytest.mark.slow) for n in [*ENCODINGS, *SUMS]],
 )
 def test_compiled_in_one_graph_is_the_same(name):
-    model = build(encoding=name, segments="per-head", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model = build(encoding=f"{name}:segments=per-head", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     model.train()
     fast = torch.compile(model, fullgraph=True, backend="aot_eager")
     given = {

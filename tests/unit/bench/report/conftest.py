@@ -50,7 +50,7 @@ def bert_folder(tmp_path_factory):
 def own_folder(tmp_path_factory):
     """Bias curves; no position table, no texts, no segments."""
     folder = tmp_path_factory.mktemp("own")
-    return analysed(folder, EncoderModel(EncoderConfig(**SIZES, encoding="diet-rel", segments="none")), texts=None)
+    return analysed(folder, EncoderModel(EncoderConfig(**SIZES, encoding="diet-rel:segments=none")), texts=None)
 
 
 @pytest.fixture(scope="session")

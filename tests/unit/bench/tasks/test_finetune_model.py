@@ -30,7 +30,7 @@ def folders(tmp_path_factory):
     tokenizer = train_tokenizer("builtin:200", kind="word")
     words = len(tokenizer)
     torch.manual_seed(0)
-    ours = preset("tiny", encoding="diet-rel", segments="none", vocab_size=words, **SIZES)
+    ours = preset("tiny", encoding="diet-rel:segments=none", vocab_size=words, **SIZES)
     linformer = {"encoding": "learned", "attention": "linformer", "projected_length": 8}
     models = {
         "ours": EncoderForMaskedLM(ours),

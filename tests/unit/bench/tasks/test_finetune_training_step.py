@@ -35,7 +35,7 @@ def sequences():
 
 def made(**settings):
     torch.manual_seed(0)
-    config = preset("tiny", encoding="learned", segments="per-head", num_labels=2, **{**SIZES, **STILL, **settings})
+    config = preset("tiny", encoding="learned:segments=per-head", num_labels=2, **{**SIZES, **STILL, **settings})
     return EncoderForSequenceClassification(config).train()
 
 
@@ -117,7 +117,7 @@ def shared(model, **protocol):
 
 def test_positions_and_segments_have_a_rate_of_their_own():
     model = EncoderForSequenceClassification(
-        preset("tiny", encoding="diet-rel", segments="per-head", num_labels=2, **SIZES)
+        preset("tiny", encoding="diet-rel:segments=per-head", num_labels=2, **SIZES)
     )
     times = {}
     for group in shared(model, position_rate=10.0).optimizer.param_groups:

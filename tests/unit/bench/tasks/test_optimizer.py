@@ -24,7 +24,7 @@ def decay_by_name(built):
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_every_parameter_is_in_one_group_and_only_matrices_of_the_model_decay(encoding):
-    built = model(encoding=encoding, segments="per-head")
+    built = model(encoding=f"{encoding}:segments=per-head")
     decays = decay_by_name(built)
     assert decays["encoder.words.weight"] == 0.01
     for name, parameter in built.named_parameters():
