@@ -39,12 +39,12 @@ def main() -> None:
         texts = [" ".join(sentence.words) for sentence in Language().sentences(200)]
         old = model.config.max_position_embeddings
 
-        same = convert(model, "tisa", kernels=3, mode="supplement")
+        same = convert(model, "tisa:kernels=3", mode="supplement")
         close = compare(model, same, tokenizer, texts[:50], length=32)
         print(f"supplement: hidden states differ by {close.relative_error:.0e}: the same model, with a bias to train")
         assert close.relative_error < 1e-5
 
-        new = convert(model, "tisa", kernels=3, mode="replace", max_length=4 * old, tokenizer=tokenizer, texts=texts)
+        new = convert(model, "tisa:kernels=3", mode="replace", max_length=4 * old, tokenizer=tokenizer, texts=texts)
         close = compare(model, new, tokenizer, texts[:50], length=32)
         print(
             f"replace: cosine of tokens with the original {close.cosine:.3f}, for texts of {4 * old} in place of {old}"

@@ -15,7 +15,7 @@ PLANS = {"study_plan"}  # no script: a plan for `headway study`
 SAYS = {  # example -> options that keep it short, and a line of what it prints
     "attention_in_your_model": ([], "shaw: whole and token by token differ by"),
     "learned_bias_training": ([], "the head looks at offset -3"),
-    "hugging_face_trainer": (["--steps", "3"], "diet-rel: "),
+    "hugging_face_trainer": (["--steps", "3"], "diet-rel:segments=input: "),
     "analyse_a_model": ([], "head 0 looks at offset -1"),
     "convert_a_model": ([], "loaded again as ConvertedBertForMaskedLM: (1, 192,"),
     "translate_built_in": (["--steps", "8"], "50 test sentences: BLEU"),

@@ -65,7 +65,7 @@ class TestSaving:
     @pytest.mark.parametrize("segments", ["none", "input", "per-head"])
     @pytest.mark.parametrize("name", [*ENCODINGS, *SUMS])
     def test_a_saved_model_is_the_same_model(self, name, segments, tmp_path):
-        model = build(encoding=name, segments=segments)
+        model = build(encoding=f"{name}:segments={segments}")
         model.save_pretrained(tmp_path)
         assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors"}
         loaded, info = EncoderForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
@@ -200,7 +200,7 @@ def tokenizer():
 class TestPipelines:
     @pytest.mark.parametrize("segments", ["none", "input"])
     def test_fill_mask_from_a_folder(self, tokenizer, tmp_path, segments):
-        model = build(encoding="diet-rel", segments=segments)
+        model = build(encoding=f"diet-rel:segments={segments}")
         model.save_pretrained(tmp_path)
         tokenizer.save_pretrained(tmp_path)
         filled = pipeline("fill-mask", model=str(tmp_path))("a b [MASK] d", top_k=3)

@@ -232,7 +232,7 @@ OWN = [
 
 @pytest.mark.parametrize(("encoding", "segments"), OWN)
 def test_headway_encoders_give_the_weights_that_they_report(encoding, segments):
-    config = EncoderConfig(**{**BERT, "pad_token_id": 0}, encoding=encoding, segments=segments)
+    config = EncoderConfig(**{**BERT, "pad_token_id": 0}, encoding=f"{encoding}:segments={segments}")
     model = randomized(EncoderModel(config))
     reading = read(model)
     with torch.no_grad():

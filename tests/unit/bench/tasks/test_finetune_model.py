@@ -119,7 +119,7 @@ def test_padding_changes_nothing(folders, name):
 def test_pairs_get_supplemental_segments(folders, name, task, asked, segments):
     """Chen et al. (2021b), App. A."""
     model, _ = loaded(folders, name, task, segments=asked)
-    assert model.config.segments == segments
+    assert model.config.choice.segments == segments
     given = batch("classes")
     other = {**given, "token_type_ids": torch.zeros_like(given["token_type_ids"])}
     if segments == "per-head":  # they begin at zero; anything else shows that they are used

@@ -278,7 +278,7 @@ def test_positions_that_end_end_the_translation():
     """The cache has room for more than there are positions, which a bias that does not extend must not be asked for."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 20, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
-    options = {"encoding": "diet-rel", "encoding_options": {"beyond": "raise"}, "max_position_embeddings": 16}
+    options = {"encoding": "diet-rel:beyond=raise", "max_position_embeddings": 16}
     model = TranslationModel(translation_preset("tiny", **sizes, **options)).eval()
     found = model.translate(torch.randint(3, 20, (2, 5)), max_length_plus=40)
     assert all(len(best[0].tokens) <= 16 for best in found)
