@@ -168,7 +168,9 @@ class TestLoadingForAnotherTask:
 class TestWrongFiles:
     def test_an_unknown_tensor_is_an_error(self, tmp_path):
         build(encoding="diet-rel").save_pretrained(tmp_path)
-        with pytest.raises(ValueError, match=r"expected tensors of EncoderForMaskedLM with encoding 'learned'.*values"):
+        with pytest.raises(
+            ValueError, match=r"expected tensors of EncoderForMaskedLM with encoding 'learned:segments=input'.*values"
+        ):
             EncoderForMaskedLM.from_pretrained(tmp_path, encoding="learned")
 
     def test_another_length_is_an_error(self, tmp_path):

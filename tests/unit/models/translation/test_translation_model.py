@@ -80,16 +80,16 @@ def test_the_loss_is_that_of_the_shifted_target():
 
 
 def test_saved_and_loaded_by_the_auto_classes(tmp_path):
-    model = model_of("shaw", sharing="head", encoding_options={"clip": 3})
+    model = model_of("shaw:clip=3,sharing=head")
     model.save_pretrained(tmp_path)
     assert (tmp_path / "model.safetensors").exists()
-    assert AutoConfig.from_pretrained(tmp_path).encoding_options == {"clip": 3}
+    assert AutoConfig.from_pretrained(tmp_path).encoding == "shaw:clip=3,sharing=head"
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     assert isinstance(loaded, TranslationModel)
     for (name, own), other in zip(model.state_dict().items(), loaded.state_dict().values(), strict=True):
         torch.testing.assert_close(own, other, msg=name)
     assert loaded.output.weight is loaded.encoder.words.weight
-    model.config.encoding, model.config.encoding_options, model.config.sharing = "none", {}, None
+    model.config.encoding = "none"
     model.config.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"got also .*key_table"):
         TranslationModel.from_pretrained(tmp_path)
