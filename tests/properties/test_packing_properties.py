@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headway.bench.data import Shards, build_shards, open_corpus, train_tokenizer
-from headway.bench.data.mlm.masking import IGNORED, Masking
+from headway.bench.data.mlm.batches import IGNORED, Masking
 from headway.bench.data.mlm.order import RowOrder, permuted
 from headway.bench.data.mlm.packing import SHORTEST_START, FullRows, sentences, whole_sentences
 from headway.bench.data.text.sampling import quotas, smoothed_shares

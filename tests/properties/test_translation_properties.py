@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.bench.data.translation.batches import TranslationBatches, cut, padded
+from headway.bench.data.translation.batches import TranslationBatches, cut_batches, padded_widths
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 90), st.integers(1, 90)), min_size=1, max_size=80)
 
@@ -63,12 +63,12 @@ def test_any_number_of_processes_sees_the_same_step(lengths, step_tokens, world,
 @settings(max_examples=60)
 def test_cuts_depend_on_the_widths_alone(lengths, tokens):
     sides = np.array(lengths).T
-    order, cuts, runs = cut(sides, tokens)
+    order, cuts, runs = cut_batches(sides, tokens)
     shuffled = np.random.default_rng(0).permutation(sides.shape[1])
-    _, again, runs_again = cut(sides[:, shuffled], tokens)
+    _, again, runs_again = cut_batches(sides[:, shuffled], tokens)
     assert (cuts, runs.tolist()) == (again, runs_again.tolist())
     assert sorted(order.tolist()) == list(range(sides.shape[1]))
-    widths = padded(sides)[:, order]
+    widths = padded_widths(sides)[:, order]
     for run in np.unique(runs):
         assert len(np.unique(widths[:, runs == run], axis=1).T) == 1
 

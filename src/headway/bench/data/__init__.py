@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from headway.bench.data.language.grammar import Agreement, Role, Roles, Sentence
 from headway.bench.data.language.labelled import (
     Corruption,
     EntailmentPair,
@@ -20,7 +21,6 @@ from headway.bench.data.language.labelled import (
     similarity_pair,
 )
 from headway.bench.data.language.language import Controls, Language
-from headway.bench.data.language.sentence import Agreement, Role, Roles, Sentence
 
 if TYPE_CHECKING:
     from headway.bench.data.mlm.batches import EvaluationBatches, MlmBatches

@@ -104,12 +104,12 @@ def pairs(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     from headway.bench.study.configs import restored
     from headway.bench.tasks.training.processes import Processes
     from headway.bench.tasks.translate import Optimisation, ParallelData, TranslateConfig, TranslatorChoice
-    from headway.bench.tasks.translate.data import prepared
+    from headway.bench.tasks.translate.data import prepare_pairs
 
     asked = TranslateConfig(
         model=TranslatorChoice(encoding="none"), data=restored(ParallelData, config), optimisation=Optimisation(steps=1)
     )
-    made = prepared(asked, folder / "data", Processes(cpu=True), show=False)
+    made = prepare_pairs(asked, folder / "data", Processes(cpu=True), show=False)
     counts = {"words": len(made.tokenizer), "rows": len(made.training.pairs)}
     return {**counts, "corpus": [config["source"]], "fingerprint": made.fingerprint}
 

@@ -10,9 +10,16 @@ from itertools import islice
 import pytest
 
 from headway.bench.data import Language
-from headway.bench.data.language.grammar import Clause, NounPhrase, Predicate, Prepositional, Relative
+from headway.bench.data.language.grammar import (
+    Agreement,
+    Clause,
+    NounPhrase,
+    Predicate,
+    Prepositional,
+    Relative,
+    realise,
+)
 from headway.bench.data.language.lexicon import ADJECTIVES, INTRANSITIVES, NOUNS, TRANSITIVES
-from headway.bench.data.language.sentence import Agreement, realise
 from headway.bench.data.language.verb_final import PARTICLES
 
 LANGUAGE = Language()

@@ -8,10 +8,9 @@ from random import Random
 import pytest
 
 from headway.bench.data import Language, Sentence, corrupt, entailment_pair, question, similarity_pair
-from headway.bench.data.language.grammar import Clause, NounPhrase, Predicate
+from headway.bench.data.language.grammar import Clause, NounPhrase, Predicate, realise
 from headway.bench.data.language.labelled import role_pair, role_question
 from headway.bench.data.language.lexicon import PREPOSITIONS
-from headway.bench.data.language.sentence import realise
 
 LANGUAGE = Language()
 BE = ("is", "are")

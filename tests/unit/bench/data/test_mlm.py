@@ -8,7 +8,7 @@ import torch
 
 from headway.bench.data import EvaluationBatches, MlmBatches, Shards, build_shards, open_corpus, train_tokenizer
 from headway.bench.data.mlm import order as order_module
-from headway.bench.data.mlm.masking import Masking
+from headway.bench.data.mlm.batches import Masking
 from headway.bench.data.mlm.order import RowOrder
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from headway.bench.data.translation.batches import DevBatches, TranslationBatches, cut, padded
+from headway.bench.data.translation.batches import DevBatches, TranslationBatches, cut_batches, padded_widths
 from headway.bench.data.translation.cleaning import Rules
 from headway.bench.data.translation.pairs import EncodedPairs, build_pairs
 from headway.bench.data.translation.parallel import open_parallel
@@ -138,9 +138,9 @@ def test_what_is_left_out_is_counted_in_the_index(table, tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_text_without_a_fit_pair(tmp_path, words):
+def test_a_text_without_a_usable_pair(tmp_path, words):
     (tmp_path / "a.tsv").write_text("\tb\n" * 3)
-    with pytest.raises(ValueError, match=r"source: expected pairs in .*a\.tsv, got none that is fit: 3 empty"):
+    with pytest.raises(ValueError, match=r"source: no pair of .*a\.tsv can be used: 3 empty"):
         build_pairs(open_parallel(str(tmp_path / "a.tsv")), words, tmp_path / "pairs", rules=Rules())
 
 
@@ -210,7 +210,7 @@ def test_dev_batches_have_each_pair_once(pairs):
 
 
 def test_padding_is_small_and_shapes_are_few():
-    assert padded(np.array([1, 8, 9, 64, 65, 80, 81, 128, 129, 256])).tolist() == [
+    assert padded_widths(np.array([1, 8, 9, 64, 65, 80, 81, 128, 129, 256])).tolist() == [
         8,
         8,
         16,
@@ -222,9 +222,9 @@ def test_padding_is_small_and_shapes_are_few():
         160,
         256,
     ]
-    assert len(set(padded(np.arange(1, 257)).tolist())) == 16
+    assert len(set(padded_widths(np.arange(1, 257)).tolist())) == 16
 
 
 def test_a_budget_below_the_longest_sequence():
     with pytest.raises(ValueError, match=r"tokens: expected at least 112, .*got 100\. Raise --tokens"):
-        cut(np.array([[3, 101], [4, 5]]), 100)
+        cut_batches(np.array([[3, 101], [4, 5]]), 100)

@@ -192,11 +192,11 @@ def test_the_longest_dependency_can_be_bounded(low, high):
 @pytest.mark.parametrize(
     ("pair", "lengths", "reason", "message"),
     [
-        (("", "b"), None, "empty", "got an empty source"),
-        (("a", ""), None, "empty", "got an empty target"),
-        (("a\ufffd", "b"), None, "lost characters", r"got U\+FFFD, which stands for bytes that were no text"),
-        (("a", "b"), (10, 3), "too long", "got 11 tokens, over 10"),
-        (("a", "b"), (2, 9), "length ratio", "got 2 and 9 tokens, over 4 to 1"),
+        (("", "b"), None, "empty", "has an empty source"),
+        (("a", ""), None, "empty", "has an empty target"),
+        (("a\ufffd", "b"), None, "lost characters", r"has U\+FFFD, which stands for bytes that were no text"),
+        (("a", "b"), (10, 3), "too long", "has 11 tokens, over 10"),
+        (("a", "b"), (2, 9), "length ratio", "has 2 and 9 tokens, over 4 to 1"),
     ],
 )
 def test_each_rule_counts_or_raises(pair, lengths, reason, message):
@@ -207,7 +207,7 @@ def test_each_rule_counts_or_raises(pair, lengths, reason, message):
     lenient = Cleaner(Rules(max_tokens=10))
     assert not judge(lenient)
     assert lenient.left_out == {reason: 1}
-    with pytest.raises(ValueError, match=rf"a\.tsv, line 7: expected a pair to learn from, {message} \({reason}\)"):
+    with pytest.raises(ValueError, match=rf"a\.tsv, line 7: this pair {message} \({reason}\)"):
         judge(Cleaner(Rules(max_tokens=10, strict=True)))
 
 

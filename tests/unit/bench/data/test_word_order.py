@@ -8,7 +8,7 @@ from math import log
 import pytest
 
 from headway.bench.data import Language, Sentence
-from headway.bench.data.language.sentence import Agreement
+from headway.bench.data.language.grammar import Agreement
 
 
 def numbers(sentence: Sentence, end: int | None = None) -> list[bool]:

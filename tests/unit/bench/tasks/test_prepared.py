@@ -10,7 +10,7 @@ from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainCo
 from headway.bench.tasks.pretrain.text import prepared
 from headway.bench.tasks.training import preparing
 from headway.bench.tasks.training.processes import Processes
-from headway.bench.tasks.translate.data import prepared as prepared_pairs
+from headway.bench.tasks.translate.data import prepare_pairs
 from headway.bench.tasks.translate.recipes import quick
 
 
@@ -112,7 +112,7 @@ def test_pairs_that_changed_are_cut_again_unless_the_run_goes_on(tmp_path):
     data = replace(config.data, source=str(files[0]), target=str(files[1]), kind="word", held_out=0.2)
     config, own, alone = replace(config, data=data), tmp_path / "data", Processes(cpu=True)
     write("alpha beta")
-    assert "alpha beta" in prepared_pairs(config, own, alone, show=False).sentences[0][0]
+    assert "alpha beta" in prepare_pairs(config, own, alone, show=False).sentences[0][0]
     write("one two")
-    assert "alpha beta" in prepared_pairs(config, own, alone, show=False, continues=True).sentences[0][0]
-    assert "one two" in prepared_pairs(config, own, alone, show=False).sentences[0][0]
+    assert "alpha beta" in prepare_pairs(config, own, alone, show=False, continues=True).sentences[0][0]
+    assert "one two" in prepare_pairs(config, own, alone, show=False).sentences[0][0]

@@ -10,7 +10,7 @@ import pytest
 from headway.bench.data.translation.cleaning import Rules
 from headway.bench.tasks.training.plan import Rhythm
 from headway.bench.tasks.translate.config import Optimisation, ParallelData, TranslateConfig, TranslatorChoice
-from headway.bench.tasks.translate.data import texts
+from headway.bench.tasks.translate.data import open_texts
 from headway.bench.tasks.translate.recipes import RECIPES, diet_base, quick, recipe, shaw_base, shaw_big
 from headway.models.translation import Decoding
 from headway.storage import settings
@@ -115,11 +115,11 @@ def test_training_and_dev_share_no_sentence(tmp_path):
             (tmp_path / f"{name}.{side}").write_text("".join(f"{side} {at}\n" for at in range(500)))
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(tmp_path)
-            train, dev = texts(ParallelData(source=f"{name}.en", target=f"{name}.de", held_out=0.1))
+            train, dev = open_texts(ParallelData(source=f"{name}.en", target=f"{name}.de", held_out=0.1))
             sides = [{pair.source for pair in each} for each in (train, dev)]
         assert not sides[0] & sides[1] and len(sides[0] | sides[1]) == 500 and len(sides[1]) > 20
     with pytest.raises(ValueError, match=r"dev_source: expected one beside hub:wmt14:de-en:train.*hub:wmt14:de-en\."):
-        texts(ParallelData(source="hub:wmt14:de-en:train", languages="de-en"))
+        open_texts(ParallelData(source="hub:wmt14:de-en:train", languages="de-en"))
     with pytest.raises(ValueError, match="joins files, which have no dev split, and Hub datasets"):
-        texts(ParallelData(source=f"{tmp_path}/mine.en+hub:wmt14:de-en", languages="en-de"))
-    texts(ParallelData(source="hub:wmt14:de-en:train", dev_source="hub:wmt14:de-en:test", languages="de-en"))
+        open_texts(ParallelData(source=f"{tmp_path}/mine.en+hub:wmt14:de-en", languages="en-de"))
+    open_texts(ParallelData(source="hub:wmt14:de-en:train", dev_source="hub:wmt14:de-en:test", languages="de-en"))

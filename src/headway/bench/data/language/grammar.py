@@ -1,4 +1,4 @@
-"""The grammar of the built-in language: derivation trees and the random process that draws them.
+"""The grammar of the built-in language: derivation trees, drawn at random and spelled out as sentences.
 
     Sentence    -> Clause "."
     Clause      -> NounPhrase Predicate               the main clause may join two predicates with "and"
@@ -18,10 +18,11 @@ modifiers and reported clauses a phrase stands inside.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
-from headway.bench.data.language.lexicon import Lexicon, pick, shuffled
+from headway.bench.data.language.lexicon import Lexicon, Token, pick, shuffled
 
 MODIFY = 0.45  # chance that a phrase above the deepest level has a modifier
 ADJECTIVE = 0.25  # chance of an adjective, and of a second after the first
@@ -72,14 +73,14 @@ class Clause(NamedTuple):
 
 
 class Cast(Protocol):
-    """Where noun phrases come from: the whole lexicon, or the few entities that a document is about."""
+    """A source of noun phrases: the whole lexicon, or the few entities that a document is about."""
 
     def draw(self, rng: Random, plural: bool, used: set[str]) -> NounPhrase:
-        """An unmodified phrase of that number, preferably of a noun that the sentence has not `used`."""
+        """Draw an unmodified phrase of that number, preferably of a noun that the sentence has not `used`."""
 
 
 class OpenCast:
-    """All nouns of the lexicon, each phrase dressed anew. Every noun is as likely in every role."""
+    """All nouns of the lexicon, with new adjectives each time. Every noun is equally likely in every role."""
 
     def __init__(self, lexicon: Lexicon) -> None:
         self.lexicon = lexicon
@@ -137,12 +138,12 @@ class Sampler:
         self.modify = MODIFY
 
     def subject(self, modify: float = MODIFY) -> NounPhrase:
-        """A subject for a new main clause; `modify` is the chance of a modifier in it, at every depth."""
+        """Draw the subject of a new main clause; `modify` is the chance of a modifier in it, at every depth."""
         self.used, self.modify = set(), modify
         return self._noun_phrase(0, self._number())
 
     def main_clause(self, subject: NounPhrase) -> Clause:
-        """The subject with predicates of its own."""
+        """Draw the predicates of a subject."""
         self.modify = MODIFY
         count = 2 if self.rng.random() < COORDINATE else 1
         return Clause(subject, tuple(self._predicate(0, self._number()) for _ in range(count)))
@@ -168,7 +169,7 @@ class Sampler:
         return Relative(Predicate(pick(self.rng, self.lexicon.transitives)), subject)
 
     def _predicate(self, depth: int, plural: bool) -> Predicate:
-        """A predicate whose object, agent or reported subject has that number."""
+        """Draw a predicate whose object, agent or reported subject has that number."""
         rng, kind = self.rng, self.rng.random()
         if kind < INTRANSITIVE:
             return Predicate(pick(rng, self.lexicon.intransitives))
@@ -177,3 +178,159 @@ class Sampler:
             return Predicate(pick(rng, self.lexicon.reports), reported)
         verb = pick(rng, self.lexicon.transitives)
         return Predicate(verb, self._noun_phrase(depth, plural), rng.random() < PASSIVE)
+
+
+class Agreement(NamedTuple):
+    """A finite verb (or "is"/"are") and the head noun whose number it shows, as positions in the sentence.
+
+    `attracted` says that a noun of the other number stands between the two.
+    """
+
+    verb: int
+    noun: int
+    plural: bool
+    attracted: bool
+
+    @property
+    def distance(self) -> int:
+        """Return verb - noun, which is 1 for neighbours."""
+        return self.verb - self.noun
+
+
+class Role(NamedTuple):
+    """The lemma that plays a role, and the position of its word."""
+
+    lemma: str
+    position: int
+
+
+class Roles(NamedTuple):
+    """Who does what to whom in the main clause (its first predicate), the same for active and passive."""
+
+    agent: Role
+    verb: Role
+    patient: Role | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A grammatical sentence.
+
+    Attributes:
+        words: the written words, the full stop included.
+        tokens: one a word, with lemma, category and number.
+        tree: the derivation that the words spell out.
+        main: the agreement of the main clause's first verb.
+        agreements: every agreement, by the position of the verb.
+        roles: agent, verb and patient of the main clause.
+    """
+
+    words: tuple[str, ...]
+    tokens: tuple[Token, ...]
+    tree: Clause
+    main: Agreement
+    agreements: tuple[Agreement, ...]
+    roles: Roles
+
+    @property
+    def text(self) -> str:
+        """Return the words with single spaces between them."""
+        return " ".join(self.words)
+
+
+def realise(tree: Clause, lexicon: Lexicon) -> Sentence:
+    """Return the sentence of a derivation tree, all of whose lemmas are in the lexicon."""
+    writer = _Writer(lexicon)
+    subject, predicates = writer.clause(tree)
+    writer.write(".")
+    tokens = writer.tokens
+    agreements = {verb: _agreement(tokens, verb, noun) for verb, noun in writer.heads}
+
+    first = tree.predicates[0]
+    finite, other = predicates[0]
+    subject_role = Role(tree.subject.noun, subject)
+    other_role = Role(first.complement.noun, cast(int, other)) if isinstance(first.complement, NounPhrase) else None
+    agent, patient = (other_role, subject_role) if first.passive else (subject_role, other_role)
+    return Sentence(
+        words=tuple([token.word for token in tokens]),
+        tokens=tuple(tokens),
+        tree=tree,
+        main=agreements[finite],
+        agreements=tuple(agreements.values()),
+        roles=Roles(cast(Role, agent), Role(first.verb, finite + first.passive), patient),
+    )
+
+
+def reach(subject: NounPhrase, lexicon: Lexicon) -> int:
+    """Return the distance of the agreement between this subject and a verb right after it."""
+    writer = _Writer(lexicon)
+    head = writer.noun_phrase(subject)
+    return len(writer.tokens) - head
+
+
+def _agreement(tokens: list[Token], verb: int, noun: int) -> Agreement:
+    plural = cast(bool, tokens[noun].plural)  # a noun has a number
+    between = tokens[noun + 1 : verb]
+    return Agreement(verb, noun, plural, any(t.category == "noun" and t.plural != plural for t in between))
+
+
+class _Writer:
+    """Appends tokens, and (verb, head noun) positions, as it walks a tree from left to right.
+
+    It meets the verbs in the order of their positions.
+    """
+
+    def __init__(self, lexicon: Lexicon) -> None:
+        self.lexicon = lexicon
+        self.tokens: list[Token] = []
+        self.heads: list[tuple[int, int]] = []
+
+    def write(self, lemma: str, plural: bool | None = None) -> None:
+        self.tokens.append(self.lexicon.tokens[lemma, plural])
+
+    def noun_phrase(self, phrase: NounPhrase) -> int:
+        """Write the phrase and return the position of its noun."""
+        if phrase.definite:
+            self.write("the")
+        else:
+            self.write("a", phrase.plural)
+        for adjective in phrase.adjectives:
+            self.write(adjective)
+        self.write(phrase.noun, phrase.plural)
+        head = len(self.tokens) - 1
+        if isinstance(phrase.modifier, Relative):
+            self.relative(phrase.modifier, head)
+        elif phrase.modifier is not None:
+            self.write(phrase.modifier.preposition)
+            self.noun_phrase(phrase.modifier.phrase)
+        return head
+
+    def relative(self, relative: Relative, head: int) -> None:
+        self.write("that")
+        subject = head if relative.subject is None else self.noun_phrase(relative.subject)
+        self.predicate(relative.predicate, subject)
+
+    def predicate(self, predicate: Predicate, head: int) -> tuple[int, int | None]:
+        """Write the predicate of the noun at `head`; return the positions of its verb and of its complement."""
+        finite, plural = len(self.tokens), self.tokens[head].plural
+        self.heads.append((finite, head))
+        if predicate.passive:
+            self.write("be", plural)
+            self.tokens.append(self.lexicon.participles[predicate.verb])
+            self.write("by")
+        else:
+            self.write(predicate.verb, plural)
+        if isinstance(predicate.complement, Clause):
+            self.write("that")
+            return finite, self.clause(predicate.complement)[0]
+        return finite, None if predicate.complement is None else self.noun_phrase(predicate.complement)
+
+    def clause(self, clause: Clause) -> tuple[int, list[tuple[int, int | None]]]:
+        """Write the clause; return the position of its subject's noun, and the result of `predicate` for each."""
+        subject = self.noun_phrase(clause.subject)
+        predicates = []
+        for number, predicate in enumerate(clause.predicates):
+            if number:
+                self.write("and")
+            predicates.append(self.predicate(predicate, subject))
+        return subject, predicates

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from random import Random
 
-from headway.bench.data.language.grammar import Clause, NounPhrase, Predicate, Prepositional
+from headway.bench.data.language.grammar import Clause, NounPhrase, Predicate, Prepositional, Sentence, realise
 from headway.bench.data.language.language import Language, require_int
 from headway.bench.data.language.lexicon import pick, shuffled
-from headway.bench.data.language.sentence import Sentence, realise
 
 CORRUPTIONS = ("nouns", "verbs", "order")
 LABELS = ("entailment", "neutral", "contradiction")
@@ -87,7 +86,7 @@ def corrupt(sentence: Sentence, rng: Random, *, kind: str | None = None) -> Corr
 
 
 def entailment_pair(language: Language, rng: Random) -> EntailmentPair:
-    """An agent acts on a patient, and a bystander is near one of them. Does the hypothesis follow?
+    """Draw a premise, in which an agent acts on a patient near a bystander, and a hypothesis: does it follow?
 
     The hypothesis names the same act in either voice: entailment keeps agent and patient, contradiction
     exchanges them (by convention an act goes one way), neutral names the bystander and one of the two. Nouns
@@ -112,7 +111,7 @@ def entailment_pair(language: Language, rng: Random) -> EntailmentPair:
 
 
 def role_pair(language: Language, rng: Random) -> EntailmentPair:
-    """One acts on another. Does a second sentence say the same, or that the other acts?
+    """Draw two sentences about an agent and a patient: does the second say the same, or exchange the two?
 
     The simplest inference that is in the order of words, for small budgets. Both sentences are active and of the same
     words; each of the two has always the same adjective, and they keep their places (entailment) or exchange them
@@ -138,7 +137,7 @@ def role_pair(language: Language, rng: Random) -> EntailmentPair:
 
 
 def similarity_pair(language: Language, rng: Random) -> SimilarityPair:
-    """Two sentences of five parts: the verb, and the noun and adjective of agent and patient.
+    """Draw two sentences of five parts: the verb, and the noun and adjective of agent and patient.
 
     The score counts the parts that agree; scores are equally likely. Voice does not count, and exchanging
     agent and patient loses their points though the bag of words may stay.
@@ -167,7 +166,7 @@ def similarity_pair(language: Language, rng: Random) -> SimilarityPair:
 
 
 def question(language: Language, rng: Random, *, fillers: int = 1) -> SpanQuestion:
-    """Somebody acts on a person who does the same to somebody else. Who is the first, or who is the last?
+    """Draw a text in which one acts on another, who does the same to a third: who is the first, or the last?
 
     The two facts come in either order and voice, among `fillers` sentences without that verb. Given the bags
     of words, first and last are as likely to be the answer. The span is the determiner and the noun.
@@ -193,7 +192,7 @@ def question(language: Language, rng: Random, *, fillers: int = 1) -> SpanQuesti
 
 
 def role_question(language: Language, rng: Random, *, fillers: int = 1) -> SpanQuestion:
-    """One acts on another, in either voice. Who acts, or who is acted on?
+    """Draw a text in which one acts on another, in either voice: who acts, or who is acted on?
 
     The simplest question whose answer is in the order of words, for small budgets: one fact among `fillers` sentences
     without its verb. Nouns share their number and are as likely in every place, so given the bags of words either is as
@@ -214,13 +213,13 @@ def role_question(language: Language, rng: Random, *, fillers: int = 1) -> SpanQ
 
 
 def _phrases(language: Language, rng: Random, count: int) -> list[NounPhrase]:
-    """That many definite phrases of different nouns and one number."""
+    """Draw that many definite phrases of different nouns and one number."""
     plural = rng.random() < 0.5
     return [NounPhrase(noun, plural) for noun in shuffled(rng, language.lexicon.nouns)[:count]]
 
 
 def _act(language: Language, rng: Random, verb: str, agent: NounPhrase, patient: NounPhrase) -> Sentence:
-    """The agent acts on the patient, told in either voice."""
+    """Draw a sentence, in either voice, in which the agent acts on the patient."""
     if rng.random() < 0.5:
         return realise(Clause(agent, (Predicate(verb, patient),)), language.lexicon)
     return realise(Clause(patient, (Predicate(verb, agent, passive=True),)), language.lexicon)
@@ -264,5 +263,5 @@ def _order_swaps(sentence: Sentence) -> list[Swap]:
 
 
 def _determiner(sentence: Sentence, noun: int) -> int:
-    """The position of the determiner of the noun there."""
+    """Return the position of the determiner of the noun at a position."""
     return next(at for at in range(noun, -1, -1) if sentence.tokens[at].category == "determiner")

@@ -13,9 +13,8 @@ from math import inf
 from random import Random
 from typing import Any
 
-from headway.bench.data.language.grammar import MODIFY, Cast, OpenCast, Sampler, SharedCast
+from headway.bench.data.language.grammar import MODIFY, Cast, OpenCast, Sampler, Sentence, SharedCast, reach, realise
 from headway.bench.data.language.lexicon import Lexicon, build_lexicon
-from headway.bench.data.language.sentence import Sentence, reach, realise
 from headway.bench.data.language.verb_final import Counterpart, build_counterpart, translate
 
 WORDS = ("english", "invented")
@@ -24,7 +23,7 @@ ATTEMPTS = 20_000  # draws before a sentence is declared out of reach; about a s
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Controls:
-    """What sentences to keep.
+    """Bounds on the sentences to keep.
 
     Args:
         min_distance: fewest words from the main clause's head noun to its verb; 1 is the next word.
@@ -55,7 +54,7 @@ class Controls:
             require_int("max_words", self.max_words, 4)
 
     def fits(self, sentence: Sentence) -> bool:
-        """Whether the bounds on the whole sentence hold; that on its main clause is met as it is drawn."""
+        """Return whether a sentence is within the bounds; that on its main clause is checked as it is drawn."""
         longest = max(agreement.distance for agreement in sentence.agreements)
         return len(sentence.words) <= (self.max_words or inf) and self.min_longest <= longest <= (
             self.max_longest or inf
@@ -63,7 +62,7 @@ class Controls:
 
     @classmethod
     def named(cls, controls: Mapping[str, Any]) -> Controls:
-        """Controls from keyword arguments; an unknown name raises."""
+        """Make controls from keyword arguments; raise where a name is unknown."""
         known = [each.name for each in fields(cls)]
         for name in controls:
             if name not in known:
@@ -120,16 +119,16 @@ class Language:
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
-        """All words and punctuation, sorted, without special tokens."""
+        """Return all words and punctuation, sorted, without special tokens."""
         return tuple(sorted(self.lexicon.words()))
 
     @property
     def counterpart_vocabulary(self) -> tuple[str, ...]:
-        """All that `verb_final` can write, sorted; only the full stop is in `vocabulary` too."""
+        """Return all words that `verb_final` can write, sorted; only the full stop is in `vocabulary` too."""
         return tuple(sorted(self.counterpart.words()))
 
     def other_number(self, word: str) -> str:
-        """The plural of a singular noun or finite verb, and the reverse: the other side of a minimal pair."""
+        """Return the plural of a singular noun or finite verb, and the reverse, as minimal pairs need."""
         for token in self.lexicon.tokens.values():
             if token.word == word and token.plural is not None:
                 return self.lexicon.tokens[token.lemma, not token.plural].word
@@ -139,11 +138,11 @@ class Language:
         )
 
     def sample(self, rng: Random, **controls: int | None) -> Sentence:
-        """One sentence that meets the `Controls` given by name."""
+        """Draw a sentence that meets the `Controls` given by name."""
         return self._draw(rng, OpenCast(self.lexicon), Controls.named(controls))
 
     def sentences(self, count: int, *, seed: int = 0, **controls: int | None) -> Iterator[Sentence]:
-        """`count` sentences that meet the `Controls` given by name; a smaller count gives a prefix."""
+        """Draw `count` sentences that meet the `Controls` given by name; a smaller count gives a prefix."""
         require_int("count", count, 1)
         require_int("seed", seed, 0)
         cast, wanted = OpenCast(self.lexicon), Controls.named(controls)
@@ -153,7 +152,7 @@ class Language:
     def documents(
         self, count: int, *, seed: int = 0, sentences: int = 5, entities: int = 6, **controls: int | None
     ) -> Iterator[tuple[Sentence, ...]]:
-        """`count` documents, each of `sentences` sentences about the same few `entities`.
+        """Draw `count` documents, each of `sentences` sentences about the same few `entities`.
 
         Every second entity is plural. An entity keeps its adjectives; the first sentence that names it says
         "a" or "some", later ones "the".
@@ -167,7 +166,7 @@ class Language:
         return (self._document(rng, sentences, entities, wanted) for _ in range(count))
 
     def verb_final(self, sentence: Sentence) -> tuple[str, ...]:
-        """The translation into the verb-final counterpart, a function of the derivation tree."""
+        """Translate a sentence into the verb-final counterpart, by its derivation tree."""
         return translate(sentence.tree, self.counterpart)
 
     def _document(self, rng: Random, sentences: int, entities: int, controls: Controls) -> tuple[Sentence, ...]:
@@ -182,7 +181,7 @@ class Language:
     def _draw(self, rng: Random, cast: Cast, controls: Controls) -> Sentence:
         sampler = Sampler(self.lexicon, rng, cast, max_depth=self.max_depth, attraction=self.attraction)
         least, most = controls.min_distance, controls.max_distance
-        modify = max(MODIFY, 1 - 1 / least)  # a long way asks for many modifiers
+        modify = max(MODIFY, 1 - 1 / least)  # long distances need many modifiers
         for _ in range(ATTEMPTS):
             subject = sampler.subject(modify)
             if (least, most) != (1, None) and not least <= reach(subject, self.lexicon) <= (most or inf):

@@ -95,23 +95,23 @@ class Lexicon:
     participles: dict[str, Token]
 
     def words(self) -> set[str]:
-        """Every written form, punctuation included."""
+        """Return every written form, punctuation included."""
         return {token.word for table in (self.tokens, self.participles) for token in table.values()}
 
 
 def pick(rng: Random, items: Sequence[T]) -> T:
-    """One item, uniformly, resting on `random()` alone: its values are the same in every Python version."""
+    """Draw an item uniformly. Only `random()` is used, whose values are the same in every Python version."""
     return items[int(rng.random() * len(items))]
 
 
 def shuffled(rng: Random, items: Sequence[T]) -> list[T]:
-    """The items in random order, resting on `random()` alone."""
+    """Return the items in random order, which is the same in every Python version."""
     keys = [rng.random() for _ in items]
     return [items[at] for at in sorted(range(len(items)), key=keys.__getitem__)]
 
 
 def invent(rng: Random, taken: set[str], forms: Callable[[str], Sequence[str]], endings: Sequence[str]) -> str:
-    """A new pronounceable stem none of whose forms is in `taken`; adds its forms there."""
+    """Invent a pronounceable stem none of whose forms is in `taken`, and add its forms there."""
     while True:
         syllables = 2 if rng.random() < 0.7 else 3
         stem = "".join(pick(rng, "bdfgklmnprtvz") + pick(rng, "aeiou") for _ in range(syllables)) + pick(rng, endings)
@@ -124,7 +124,7 @@ def invent(rng: Random, taken: set[str], forms: Callable[[str], Sequence[str]], 
 def build_lexicon(
     rng: Random, *, nouns: int, verbs: int, intransitives: int, adjectives: int, invented: bool
 ) -> Lexicon:
-    """Choose that many lemmas of each kind and inflect them; `invented` passes over the English lists."""
+    """Choose that many lemmas of each kind and inflect them; `invented` makes up all words."""
     taken = {token.word for token in FUNCTION_TOKENS} | set(PREPOSITIONS) | set(ADJECTIVES)
     taken.update(form for noun in NOUNS for form in _noun_forms(noun))
     taken.update(form for verb in (*TRANSITIVES, *INTRANSITIVES, *REPORTS) for form in _verb_forms(verb))

@@ -41,7 +41,7 @@ class Counterpart:
     forms: Forms
 
     def words(self) -> set[str]:
-        """Every written form, punctuation included."""
+        """Return every written form, punctuation included."""
         return {*self.forms.values(), *PARTICLES.values()}
 
 
@@ -74,7 +74,7 @@ def _spelt(suffixes: list[str], stem: str) -> list[str]:
 
 
 def translate(tree: Clause, counterpart: Counterpart) -> tuple[str, ...]:
-    """The words of a derivation tree in the counterpart language, the full stop included."""
+    """Return the words of a derivation tree in the counterpart language, the full stop included."""
     return (*_clause(tree, counterpart.forms), PARTICLES["."])
 
 

@@ -1,7 +1,7 @@
-"""The order of rows in training: shuffled anew each epoch, languages smoothed, and no state.
+"""The order of rows in training: shuffled in each epoch, with smoothed shares of languages, and without state.
 
-The row at any place of an endless stream is worked out from the seed and the place, so resuming needs nothing and no
-list of rows is kept.
+The row at any place of the endless stream is a function of the seed and the place, so that resuming needs no state
+and no list of rows is kept.
 """
 
 from __future__ import annotations
@@ -15,20 +15,19 @@ import numpy.typing as npt
 from headway.bench.data.text.sampling import quotas, smoothed_shares
 
 ROUNDS = 4
-BLOCK = 4096  # places that are worked out together: many small steps of an array cost as much as few of a large one
+BLOCK = 4096  # places that are computed together, because small arrays cost almost as much as large ones
 Integers = npt.NDArray[Any]  # uint64, which wraps around
 
 
 class RowOrder:
-    """Which row stands at place 0, 1, 2, ... of the stream.
+    """The rows at places 0, 1, 2, ... of the stream.
 
-    Every `rows` places are an epoch. With one language each epoch has each row once. With several, an epoch draws from
-    each language its smoothed share of the places, in rounds: no row a second time before all of its language had
-    their turn.
+    An epoch is `rows` places. With one language each epoch has each row once. With several, an epoch draws from each
+    language its smoothed share of the places; no row of a language comes a second time before all of them have come.
 
     Args:
         languages: for each language the ranges of its rows, (first, one past the last).
-        seed: chooses the order.
+        seed: seed of the order.
         smoothing: exponent of the languages' sizes, see `headway.bench.data.text.sampling`.
     """
 
@@ -43,7 +42,7 @@ class RowOrder:
         self._block: tuple[int, npt.NDArray[np.int64]] | None = None  # its first place, and the rows of two blocks
 
     def __getitem__(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The rows at these places."""
+        """Return the rows at these places."""
         places = np.asarray(places, dtype=np.int64)
         if not places.size:
             return self._rows(places)
@@ -62,7 +61,7 @@ class RowOrder:
         first = 0
         for name, quota in self._quotas.items():
             own = (slot >= first) & (slot < first + quota)
-            turn = epoch[own] * np.uint64(quota) + slot[own] - np.uint64(first)  # how often the language was drawn from
+            turn = epoch[own] * np.uint64(quota) + slot[own] - np.uint64(first)  # earlier draws from the language
             rows[own] = self._row(name, turn)
             first += quota
         return rows
@@ -78,7 +77,7 @@ class RowOrder:
 
 
 def permuted(index: Integers, size: int, key: Integers) -> Integers:
-    """Where a permutation of 0 .. size - 1, chosen by the key, takes each index.
+    """Apply a permutation of 0 .. size - 1, chosen by the key, to each index.
 
     A Feistel network on the next power of four, applied until it falls below `size`: the cycle-walking of Black and
     Rogaway (2002), "Ciphers with Arbitrary Finite Domains".
@@ -98,7 +97,7 @@ def permuted(index: Integers, size: int, key: Integers) -> Integers:
 
 
 def mixed(x: Integers) -> Integers:
-    """64 bits, each of which depends on all bits of x (Steele, Lea and Flood, 2014, SplitMix)."""
+    """Mix 64 bits, so that each depends on all bits of x (Steele, Lea and Flood, 2014, SplitMix)."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,7 +1,7 @@
 """From the sentences of documents to sequences of tokens: whole sentences up to a length, or full rows.
 
-A *text* is [CLS] tokens [SEP], the tokens all of one document. A *row* is what the model gets as one sequence: one
-text, or several in packed rows, where a new text begins at each [CLS].
+A *text* is [CLS] tokens [SEP], with tokens of one document. A *row* is one input sequence of the model: one text, or
+several in packed rows, where a new text begins at each [CLS].
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 # where sentences end only decides where a text may end, so such an error costs nothing.
 _SENTENCE_END = re.compile(r"[.!?।۔؟…][\"'”’»)\]]*(\s+)(?![a-z])")
 WIDE_STOPS = "。！？"  # end sentences without white space after them
-SHORTEST_START = 8  # tokens of a document that are worth beginning at the end of a packed row
+SHORTEST_START = 8  # minimum number of tokens of a document to begin with at the end of a packed row
 
 
 def sentences(line: str) -> Iterator[str]:
-    """The line, cut into sentences at white space."""
+    """Yield the sentences of a line, which is cut at white space."""
     start = 0
     for end in _SENTENCE_END.finditer(line):
         yield line[start : end.start(1)]
@@ -27,7 +27,7 @@ def sentences(line: str) -> Iterator[str]:
 
 
 def after_stops(tokens: Sequence[int], stops: Collection[int]) -> Iterator[Sequence[int]]:
-    """The tokens, cut after each one that ends a sentence without white space."""
+    """Yield parts of the tokens, cut after each token that ends a sentence without white space."""
     start = 0
     for index, token in enumerate(tokens, start=1):
         if token in stops:
@@ -38,7 +38,7 @@ def after_stops(tokens: Sequence[int], stops: Collection[int]) -> Iterator[Seque
 
 
 def whole_sentences(document: Iterable[Sequence[int]], room: int) -> Iterator[list[int]]:
-    """The tokens of texts: as many whole sentences of one document as fit into `room` tokens.
+    """Yield texts of as many whole sentences of one document as fit into `room` tokens.
 
     A sentence longer than that is cut where the text is full.
 
@@ -60,10 +60,10 @@ def whole_sentences(document: Iterable[Sequence[int]], room: int) -> Iterator[li
 
 
 class FullRows:
-    """Rows without padding: every document goes on where the one before it ended, and is cut where the row is full.
+    """Rows without padding: every document begins where the one before it ended, and is cut where the row is full.
 
-    A text has two tokens beside its document's, [CLS] and [SEP]; a row's end too short to be worth a beginning stays
-    free. Documents must be added in order; `flush` gives the last row.
+    A text adds [CLS] and [SEP] to the tokens of its document; an end of a row that has room for only a few tokens stays
+    free. Documents must be added in order; `flush` yields the last row.
     """
 
     def __init__(self, length: int, cls: int, sep: int) -> None:
@@ -71,7 +71,7 @@ class FullRows:
         self._row: list[int] = []
 
     def add(self, document: Iterable[Sequence[int]]) -> Iterator[list[int]]:
-        """The rows that this document completes."""
+        """Yield the rows that this document completes."""
         tokens = [token for sentence in document for token in sentence]
         start = 0
         while start < len(tokens):
@@ -83,7 +83,7 @@ class FullRows:
             start += room
 
     def flush(self) -> Iterator[list[int]]:
-        """The row so far, if there is one."""
+        """Yield the row that is not complete, if there is one."""
         if self._row:
             yield self._row
             self._row = []

@@ -1,8 +1,8 @@
-"""Corpora, tokenised once, into shards: streaming, in constant memory, and safe to interrupt.
+"""Tokenise corpora once and write them as shards: streaming, in constant memory, and safe to interrupt.
 
-A shard is made in a temporary folder and renamed when it is whole. What is in it depends only on the documents it
-begins and ends with, so a build that was killed goes on after the last whole shard and ends with the same bytes. The
-index, without which nothing opens the folder, is written last.
+A shard is written to a temporary folder and renamed when it is complete. Its content depends only on the documents
+that it holds, so that a build that was killed continues after the last complete shard and ends with the same bytes.
+The index, without which nothing opens the folder, is written last.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def build_shards(
     """Tokenise the corpora into rows of at most `max_length` tokens and return the training split.
 
     A row is a text, [CLS] tokens [SEP], of as many whole sentences of one document as fit (RoBERTa's DOC-SENTENCES).
-    A folder that already holds the result is opened, an interrupted build goes on, and where several processes build
-    the same folder on one machine, one does and the others wait.
+    A folder that already holds the result is opened, and an interrupted build is continued. If several processes of one
+    machine build the same folder, one builds and the others wait.
 
     Args:
         corpora: sources or corpora, with a language each where there are several.
@@ -55,8 +55,8 @@ def build_shards(
         out: the folder.
         max_length: tokens in a row, [CLS] and [SEP] included.
         packed: fill rows with several texts, so that nothing is padded; the last sentence of a row is cut.
-        validation: the share of documents to set aside, chosen by a hash of their text.
-        shard_tokens: how large a shard is.
+        validation: share of documents for the validation split, chosen by a hash of their text.
+        shard_tokens: number of tokens in a shard.
         progress: called now and then with the documents and tokens so far.
     """
     require_int("max_length", max_length, 3, 1 << 20)
@@ -83,7 +83,7 @@ def build_shards(
 
 
 def _claim(folder: Path, config: dict[str, Any]) -> None:
-    """Write down what is built here, or raise where that is something else."""
+    """Record the configuration of the build in its folder; raise if the folder holds another build."""
     path = folder / "build.json"
     if not path.exists():
         if any(not found.name.startswith(".") for found in folder.iterdir()):
@@ -100,7 +100,7 @@ def _claim(folder: Path, config: dict[str, Any]) -> None:
 
 
 class _Build:
-    """One build: what is done, and how to go on."""
+    """One build, which continues with what its folder already holds."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class _Build:
         self.folder, self.config, self.corpora = folder, config, corpora
         self.encoder = Encoder(tokenizer, config["tokenizer"])
         self.progress = progress
-        self.shards = _whole_shards(folder)
+        self.shards = _finished_shards(folder)
 
     def run(self) -> None:
         for number, corpus in enumerate(self.corpora):
@@ -140,7 +140,7 @@ class _Build:
             self._report()
 
     def _fill(self, shard: ShardWriter, documents: Iterator[tuple[Document, Tokenised]]) -> bool:
-        """Add documents until the shard is full; whether they came to an end first."""
+        """Add documents until the shard is full; return whether there are no more of them."""
         reported = 0
         for document, tokens in documents:
             shard.add(document, tokens)
@@ -152,7 +152,7 @@ class _Build:
         return True
 
     def _report(self, documents: int = 0, tokens: int = 0) -> None:
-        """Report progress: all finished shards, and what the one in work has."""
+        """Report the documents and tokens of all finished shards and of the current one."""
         if self.progress is not None:
             documents += sum(shard["documents"] for shard in self.shards)
             tokens += sum(sum(shard["tokens"].values()) for shard in self.shards)
@@ -170,8 +170,8 @@ class _Build:
         return {**self.config, "dtype": dtype, "languages": languages, "skipped": skipped, "shards": self.shards}
 
 
-def _whole_shards(folder: Path) -> list[dict[str, Any]]:
-    """The shards that are finished; those after one that is missing are removed, to be made again."""
+def _finished_shards(folder: Path) -> list[dict[str, Any]]:
+    """Return the finished shards; remove those after one that is missing, to write them again."""
     there = sorted(folder.glob("shard-*"))
     whole = [path for number, path in enumerate(there) if path.name == f"shard-{number:05d}"]
     for path in there[len(whole) :]:
@@ -187,9 +187,9 @@ def token_dtype(config: dict[str, Any]) -> np.dtype[Any]:
 
 
 class Encoder:
-    """Documents to the token ids of their sentences.
+    """Turns documents into token ids, sentence by sentence.
 
-    The names of special tokens in a text are text: "[MASK]" becomes the pieces of that word, or unknown.
+    The names of special tokens in a text are ordinary text: "[MASK]" becomes the pieces of that word, or unknown.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, facts: dict[str, Any]) -> None:
@@ -199,7 +199,7 @@ class Encoder:
         self._stops = frozenset(id for token, id in tokenizer.get_vocab().items() if token[-1:] in WIDE_STOPS)
 
     def documents(self, documents: Iterable[Document]) -> Iterator[tuple[Document, Tokenised]]:
-        """Each document with its tokens; several are tokenised at once."""
+        """Yield each document with its tokens; many are tokenised at once."""
         batch: list[Document] = []
         size = 0
         for document in documents:
@@ -258,7 +258,7 @@ class ShardWriter:
             self._write(split, ([self._cls, *text, self._sep] for text in texts))
 
     def finish(self) -> dict[str, Any]:
-        """Write what is left; what to record of the files."""
+        """Write the remaining rows; return the record of the shard and its files."""
         for split, file in self._files.items():
             self._write(split, self._packed[split].flush())
             file.close()

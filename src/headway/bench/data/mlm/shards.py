@@ -1,4 +1,4 @@
-"""Tokenised rows on disk, memory-mapped: what `build_shards` made, and what is checked when it is opened.
+"""Tokenised rows on disk, memory-mapped, as `build_shards` writes them.
 
 A folder holds `index.json`, written last, and the shards it lists; a shard is a folder with, for each split, the tokens
 of all rows one after another and where each row starts. Opening checks that nothing is missing, cut off or made with
@@ -41,10 +41,10 @@ class Shards:
     is in, 0, 1, ... A text is [CLS] tokens [SEP]; rows that are not packed hold one.
 
     Args:
-        folder: where `build_shards` wrote them.
+        folder: the folder that `build_shards` wrote.
         split: "train" or "validation".
-        tokenizer: the one that is in use, to check that the shards were made with it.
-        verify: whether to read every file and compare it with its checksum.
+        tokenizer: the tokenizer in use; raise if the shards were made with another.
+        verify: read every file and compare it with its checksum.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Shards:
         return tokens, np.cumsum(tokens == self.specials["cls"]) - 1
 
     def batch(self, rows: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """The tokens of several rows, (B, max_length), padded."""
+        """Return the tokens of several rows, (B, max_length), padded."""
         tokens = np.full((len(rows), self.max_length), self.specials["pad"], dtype=np.int64)
         for place, row in zip(tokens, rows, strict=True):
             found = self._row(int(row))
@@ -101,7 +101,7 @@ class Shards:
 
     @property
     def fingerprint(self) -> str:
-        """What tells the rows of the folder, of all splits, from others: by the tokenizer and the files' checksums."""
+        """Return a hash of all rows of the folder: of the tokenizer and the checksums of the files."""
         files = [[facts["sha256"] for facts in shard["files"].values()] for shard in self.index["shards"]]
         return config_hash({"tokenizer": self.index["tokenizer"]["hash"], "files": files})
 
@@ -111,7 +111,7 @@ class Shards:
 
     @property
     def packed(self) -> bool:
-        """Whether a row may hold several texts."""
+        """Return whether a row may hold several texts."""
         return bool(self.index["packed"])
 
     @property
@@ -120,22 +120,22 @@ class Shards:
 
     @property
     def specials(self) -> dict[str, int]:
-        """Ids of pad, unk, cls, sep and mask."""
+        """Return the ids of pad, unk, cls, sep and mask."""
         return dict(self.index["tokenizer"]["specials"])
 
     @property
     def special_ids(self) -> list[int]:
-        """All ids that are no part of a text."""
+        """Return all ids that are not part of a text."""
         return list(self.index["tokenizer"]["special_ids"])
 
     @property
     def num_tokens(self) -> int:
-        """[CLS] and [SEP] counted, padding not."""
+        """Return the number of tokens, including [CLS] and [SEP] and without padding."""
         return sum(len(tokens) for tokens in self._tokens)
 
     @property
     def tokens_per_row(self) -> dict[str, float]:
-        """For each language, on average; counted as in `num_tokens`."""
+        """Return the mean number of tokens in a row of each language, counted as in `num_tokens`."""
         tokens, rows = Counter[str](), Counter[str]()
         for language, own, starts in zip(self._languages, self._tokens, self._starts, strict=True):
             tokens[language] += len(own)
@@ -144,7 +144,7 @@ class Shards:
 
     @property
     def languages(self) -> dict[str, list[tuple[int, int]]]:
-        """For each language the ranges of its rows, (first, one past the last)."""
+        """Return the ranges of rows of each language, (first, one past the last)."""
         ranges: dict[str, list[tuple[int, int]]] = {}
         start = 0
         for language, end in zip(self._languages, self._ends.tolist(), strict=True):
@@ -165,12 +165,12 @@ class Shards:
 
 
 def read_index(folder: Path) -> dict[str, Any]:
-    """The index of finished shards."""
+    """Return the index of finished shards."""
     if not (folder / "index.json").exists():
         built = folder.exists() and any(folder.glob("shard-*"))
         raise FileNotFoundError(
             f"{folder}: expected index.json, got "
-            + ("a build that did not finish. Run it again: it goes on." if built else "none. Run build_shards first.")
+            + ("a build that did not finish. Run it again." if built else "none. Run build_shards first.")
         )
     index = read_json(folder / "index.json")
     if index.get("format") != FORMAT:
@@ -179,7 +179,7 @@ def read_index(folder: Path) -> dict[str, Any]:
 
 
 def check_files(folder: Path, shard: dict[str, Any], *, verify: bool) -> None:
-    """Raise unless the shard is there, with the sizes, and if asked the checksums, that were recorded."""
+    """Raise unless the files of a shard have the sizes, and with `verify` the checksums, that were recorded."""
     for name, facts in shard["files"].items():
         path = folder / shard["name"] / name
         again = f"Remove {folder} and build the shards again."
@@ -192,9 +192,9 @@ def check_files(folder: Path, shard: dict[str, Any], *, verify: bool) -> None:
 
 
 def tokenizer_facts(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
-    """What shards depend on, recorded with them. The hash is over the vocabulary and how a probe is cut.
+    """Return what shards depend on, to record it with them: special ids, and a hash of vocabulary and tokenisation.
 
-    Numbers that no token has, which some vocabularies leave between, are among the special ids: no part of a text.
+    Ids below the highest that no token has, as in some vocabularies, count as special: they are not part of a text.
     """
     specials = {name: getattr(tokenizer, f"{name}_token_id", None) for name in ("pad", "unk", "cls", "sep", "mask")}
     missing = [name for name, value in specials.items() if value is None]
@@ -219,7 +219,7 @@ def tokenizer_facts(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
 
 
 def plain_backend(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
-    """A copy that cuts text alone: nothing is cut off or padded, and names of special tokens in the text are text."""
+    """Return a copy that neither truncates nor pads, and treats names of special tokens in a text as text."""
     from tokenizers import Tokenizer
 
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())

@@ -1,8 +1,8 @@
-"""How often to draw from each language, between in proportion to its size and all alike.
+"""Sampling of languages with smoothed shares, between proportional to their sizes and uniform.
 
 Paper:    Lample and Conneau (2019), "Cross-lingual Language Model Pretraining", Sec. 3.1
 Formula:  share[l] = size[l]^alpha / sum over m of size[m]^alpha
-Symbols:  alpha: 1 is in proportion to size, 0 all alike. The paper takes 0.5, multilingual BERT 0.7, XLM-R 0.3
+Symbols:  alpha: 1 is proportional to size, 0 uniform. The paper takes 0.5, multilingual BERT 0.7, XLM-R 0.3
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 
 def smoothed_shares(sizes: Mapping[str, int], alpha: float) -> dict[str, float]:
-    """The share of each language; they sum to 1."""
+    """Return the share of each language; the shares sum to 1."""
     if not 0.0 <= alpha <= 1.0:
-        raise ValueError(f"smoothing: expected an exponent from 0 (alike) to 1 (by size), got {alpha}. Pass {ALPHA}.")
+        raise ValueError(f"smoothing: expected an exponent from 0 (uniform) to 1 (by size), got {alpha}. Pass {ALPHA}.")
     largest = max(sizes.values())
     weights = {name: (size / largest) ** alpha if size else 0.0 for name, size in sizes.items()}
     total = sum(weights.values())
@@ -33,7 +33,7 @@ def smoothed_shares(sizes: Mapping[str, int], alpha: float) -> dict[str, float]:
 
 
 def quotas(shares: Mapping[str, float], total: int) -> dict[str, int]:
-    """Whole numbers that sum to `total`, as near to the shares as can be."""
+    """Round the shares of `total` to whole numbers that sum to it."""
     exact = {name: share * total for name, share in shares.items()}
     counts = {name: int(value) for name, value in exact.items()}
     by_remainder = sorted(exact, key=lambda name: (counts[name] - exact[name], name))
@@ -43,7 +43,7 @@ def quotas(shares: Mapping[str, float], total: int) -> dict[str, int]:
 
 
 def repeated(items: Iterable[T], rate: float) -> Iterator[T]:
-    """Each item `rate` times on average, evenly spread: some are left out below 1, some come again above."""
+    """Yield each item `rate` times on average, evenly spread; below 1 some are left out."""
     given = 0
     for number, item in enumerate(items, start=1):
         for _ in range(int(number * rate) - given):
@@ -53,10 +53,10 @@ def repeated(items: Iterable[T], rate: float) -> Iterator[T]:
 
 @dataclass(frozen=True, kw_only=True)
 class Census:
-    """How often to take each language's lines, and the characters of what is then taken.
+    """The sampling rate of each language, and the counts of characters in the sampled text.
 
     Attributes:
-        rates: how many times to take a line of a language, on average.
+        rates: mean number of times to take a line of each language.
         characters: normalised characters with their counts, most frequent first, white space left out.
     """
 
@@ -64,23 +64,23 @@ class Census:
     characters: dict[str, float]
 
     def lines(self, corpora: Sequence[Corpus]) -> Iterator[str]:
-        """The lines to learn from. No document is taken or left as a whole: one may be all there is of a language."""
+        """Yield the sampled lines. Lines are sampled, not documents, since a language may have only one document."""
         for corpus in corpora:
             lines = (line for document in corpus for line in document)
             yield from repeated(lines, self.rates[corpus.language or ""])
 
     def most_frequent(self, count: int) -> list[str]:
-        """That many characters, or all there are, most frequent first."""
+        """Return that many characters, or all if there are fewer, most frequent first."""
         return list(self.characters)[:count]
 
     def covering(self, share: float) -> list[str]:
-        """The fewest characters that make up such a share of the text, most frequent first."""
+        """Return the fewest characters that make up such a share of the text, most frequent first."""
         counts = np.cumsum(list(self.characters.values()))
         return self.most_frequent(int(np.searchsorted(counts, share * counts[-1])) + 1)
 
 
 def take_census(corpora: Sequence[Corpus], normalizer: Any, smoothing: float, max_characters: int) -> Census:
-    """Read everything once. Sizes of languages are in characters, before normalisation."""
+    """Count the characters of all corpora; sizes of languages are in characters before normalisation."""
     sizes: Counter[str] = Counter()
     characters: dict[str, Counter[int]] = {}
     for corpus in corpora:

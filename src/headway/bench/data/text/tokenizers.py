@@ -43,7 +43,7 @@ def train_tokenizer(
     smoothing: float = ALPHA,
     max_characters: int | None = None,
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer for the corpora; `AutoTokenizer.from_pretrained(out)` loads it.
+    """Train a tokenizer on the corpora; `AutoTokenizer.from_pretrained(out)` loads it.
 
     [PAD] [UNK] [CLS] [SEP] [MASK] have the ids 0 to 4. A text becomes [CLS] a [SEP] and a pair [CLS] a [SEP] b [SEP],
     with token types 0 and, for b [SEP], 1.
@@ -84,7 +84,7 @@ def train_tokenizer(
 
 
 def highest_id(tokenizer: Any) -> int:
-    """Of a token. A model needs one word more than that: some vocabularies leave numbers between that no token has."""
+    """Return the highest token id. A model needs one embedding more; some ids below it may have no token."""
     return int(max(tokenizer.get_vocab().values()))
 
 
@@ -100,7 +100,7 @@ def _normalizer(kind: str, lowercase: bool) -> normalizers.Normalizer:
 
 
 def _wordpiece(corpora: list[Corpus], normalizer: normalizers.Normalizer, census: Census, size: int) -> Tokenizer:
-    """WordPiece, Wu et al. (2016) Sec. 4.1, as the library trains it: the most frequent pair is joined first."""
+    """Train WordPiece, Wu et al. (2016) Sec. 4.1; the library joins the most frequent pair first."""
     tokenizer = Tokenizer(models.WordPiece(unk_token=UNK))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, pre_tokenizers.BertPreTokenizer()
     alphabet, inner = _alphabet(census, tokenizer, size - len(SPECIALS))
@@ -119,7 +119,7 @@ def _wordpiece(corpora: list[Corpus], normalizer: normalizers.Normalizer, census
 
 
 def _alphabet(census: Census, tokenizer: Tokenizer, room: int) -> tuple[list[str], list[str]]:
-    """The most frequent characters, and the pieces for those of them that can stand inside a word."""
+    """Return the most frequent characters, and the pieces of those that can stand inside a word."""
     alphabet, inner = [], []
     for character in census.most_frequent(WORDPIECE_ALPHABET):
         word = tokenizer.normalizer.normalize_str(f"a{character}")
@@ -133,7 +133,7 @@ def _alphabet(census: Census, tokenizer: Tokenizer, room: int) -> tuple[list[str
 
 
 def _unigram(corpora: list[Corpus], normalizer: normalizers.Normalizer, census: Census, size: int) -> Tokenizer:
-    """The unigram language model of Kudo (2018), Sec. 3.2; no piece crosses white space or punctuation."""
+    """Train the unigram language model of Kudo (2018), Sec. 3.2; no piece crosses white space or punctuation."""
     alphabet = census.covering(UNIGRAM_COVERAGE)
     least = len(SPECIALS) + len(alphabet) + 1  # and the mark of white space
     if size < least:
@@ -158,7 +158,7 @@ def _unigram(corpora: list[Corpus], normalizer: normalizers.Normalizer, census: 
 
 
 def _with_tails(lines: Iterable[str], words: pre_tokenizers.PreTokenizer) -> Iterator[str]:
-    """The words of each line; a word met for the first time comes once more, with a tail.
+    """Yield the words of each line; a word met for the first time comes once more, with a tail.
 
     The trainer's candidates for pieces are the strings that different characters follow, the end of a word being one.
     So a word of which no longer word exists would be no candidate. With the tail it is; strings that end in the tail
@@ -173,7 +173,7 @@ def _with_tails(lines: Iterable[str], words: pre_tokenizers.PreTokenizer) -> Ite
 
 
 def _in_order(scores: dict[str, float]) -> list[tuple[str, float]]:
-    """The pieces with scores and in an order that do not depend on a hash table.
+    """Return the pieces with scores and in an order that do not depend on a hash table.
 
     Characters that no piece of the trained model contains come last in training and share out the lowest scores as they
     come; they share them out by code point here.

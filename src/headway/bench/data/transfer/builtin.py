@@ -13,6 +13,7 @@ from functools import lru_cache, partial
 from random import Random
 from typing import Any
 
+from headway.bench.data.language.grammar import Sentence
 from headway.bench.data.language.labelled import (
     LABELS,
     ROLE_LABELS,
@@ -25,7 +26,6 @@ from headway.bench.data.language.labelled import (
     similarity_pair,
 )
 from headway.bench.data.language.language import Language
-from headway.bench.data.language.sentence import Sentence
 from headway.bench.data.transfer.spec import Answer, Example, Question, TaskSpec
 
 SIZES = {"test": 1000, "dev": 1000, "train": 10_000}  # in the order in which they are made

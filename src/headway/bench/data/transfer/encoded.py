@@ -1,4 +1,4 @@
-"""Texts as tokens, kept flat, and batches of them: sequences of like length together, so that little is padding."""
+"""Tokenised texts in flat arrays, and batches of sequences of similar length, so that little is padding."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from torch import Tensor
 
 from headway.bench.data.transfer.spec import Example
 
-CHUNK = 1000  # texts given to a tokenizer at a time
+CHUNK = 1000  # number of texts given to a tokenizer at a time
 POOL = 50  # batches that are sorted by length together
-PAD_TO = 16  # lengths are multiples of this, which matrix units like and which keeps kernels few
+PAD_TO = 16  # lengths are multiples of this: tensor cores need it, and few shapes need few kernels
 
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """Sequences of tokens one after the other.
+    """Sequences of tokens in one array.
 
     Args:
         tokens, segments: of all sequences, (T,).
-        bounds: (N + 1,) where each begins, and the end of the last.
+        bounds: (N + 1,) start of each sequence, and the end of the last.
         labels: (N,) classes or scores, or (N, 2) first and last token of an answer.
-        pad: token that fills up a batch.
-        cut: how many of the texts or pairs were longer than a sequence may be.
+        pad: padding token.
+        cut: number of texts or pairs that were truncated.
     """
 
     tokens: NDArray[np.int32]
@@ -46,7 +46,7 @@ class Encoded:
 
 
 class Resident:
-    """All sequences on a device, where batches are gathered: such data are small, and no step waits for a copy."""
+    """Sequences that are kept on a device, where batches are gathered, so that no step waits for a copy."""
 
     def __init__(self, encoded: Encoded, device: torch.device) -> None:
         self.device, self.pad = device, encoded.pad
@@ -57,16 +57,16 @@ class Resident:
         )
 
     def width(self, chosen: NDArray[np.int64]) -> int:
-        """Tokens of a row of a batch, padding included."""
+        """Return the number of tokens in a row of a batch, padding included."""
         return -(-int(self._host_lengths[chosen].max()) // PAD_TO) * PAD_TO
 
     def numbers(self, chosen: NDArray[np.int64]) -> Tensor:
-        """On the device; nothing waits."""
+        """Copy indices to the device without waiting."""
         numbers = torch.from_numpy(chosen)
         return numbers.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else numbers
 
     def batch(self, chosen: Tensor, width: int) -> dict[str, Tensor]:
-        """input_ids and token_type_ids (B, width), lengths (B,), and labels of the chosen sequences, (B,) numbers."""
+        """Return input_ids and token_type_ids (B, width), lengths (B,), and labels of the chosen sequences (B,)."""
         lengths = self.lengths[chosen]
         place = torch.arange(width, device=self.device)
         inside = place < lengths[:, None]
@@ -80,7 +80,7 @@ class Resident:
 
 
 def encode(tokenizer: Any, examples: Sequence[Example], *, length: int) -> Encoded:
-    """Texts and pairs with the tokenizer's special tokens; the longer text of a pair is cut first.
+    """Tokenise texts and pairs, with special tokens; the longer text of a pair is truncated first.
 
     Classes become int64 labels, -1 = none; scores float32, NaN = none.
     """
@@ -104,7 +104,7 @@ def encode(tokenizer: Any, examples: Sequence[Example], *, length: int) -> Encod
 def flat(
     tokens: list[list[int]], segments: list[list[int]], *, labels: NDArray[Any], pad: int, cut: int = 0
 ) -> Encoded:
-    """Sequences as one."""
+    """Join sequences into flat arrays."""
     bounds = np.zeros(len(tokens) + 1, np.int64)
     np.cumsum([len(row) for row in tokens], out=bounds[1:])
     return Encoded(
@@ -118,10 +118,10 @@ def flat(
 
 
 class TrainingBatches:
-    """Which sequences make up the batch of a step: a pure function of (seed, step).
+    """The sequences in the batch of each step, a pure function of (seed, step).
 
-    In each epoch all sequences are shuffled and those of `POOL` batches at a time sorted by length and cut into
-    batches, in shuffled order. What is left over from a whole number of batches is another part in every epoch.
+    In each epoch all sequences are shuffled; those of `POOL` batches at a time are sorted by length and cut into
+    batches, which are shuffled again. Sequences beyond a whole number of batches are left out, others in every epoch.
     """
 
     def __init__(self, lengths: NDArray[np.int64], *, batch: int, seed: int) -> None:
@@ -150,7 +150,7 @@ class TrainingBatches:
 
 
 def evaluation_batches(lengths: NDArray[np.int64], *, tokens: int) -> Iterator[NDArray[np.int64]]:
-    """All sequences, the longest first, in batches of at most that many tokens with padding, and one at least."""
+    """Yield batches of all sequences, longest first, of at most that many tokens with padding."""
     order = np.argsort(-lengths, kind="stable")
     start = 0
     while start < len(order):

@@ -23,10 +23,10 @@ class Windows(Encoded):
     """Windows of all questions; W windows have C tokens of text in all.
 
     Args:
-        question: (W,) which question each belongs to.
-        first: (W,) its first token that is of the text.
-        offsets: (C, 2) characters of the text that each of its tokens stands for.
-        text_bounds: (W + 1,) where the tokens of each window stand in `offsets`.
+        question: (W,) index of the question of each window.
+        first: (W,) index of the first token of the text.
+        offsets: (C, 2) start and end character in the text of each of its tokens.
+        text_bounds: (W + 1,) bounds of the tokens of each window in `offsets`.
     """
 
     question: NDArray[np.int64]
@@ -39,16 +39,16 @@ class Windows(Encoded):
 
 
 def windows(tokenizer: Any, questions: Sequence[Question], *, length: int, overlap: int, max_question: int) -> Windows:
-    """All windows of all questions, labelled with the first answer where it lies in the window as a whole.
+    """Cut all questions into windows, each labelled with the first answer if the window holds the whole answer.
 
     Args:
-        length: tokens of a window, question and special tokens included.
-        overlap: tokens of the text that a window shares with the one before, so that an answer of up to so many
-            tokens is whole in one of them; transformers calls it stride.
-        max_question: tokens of a question; the rest is left out.
+        length: number of tokens in a window, question and special tokens included.
+        overlap: number of text tokens that a window shares with the one before, which is also the longest answer that
+            is always whole in one of them; transformers calls it stride.
+        max_question: maximum number of tokens of a question; the rest is left out.
     """
     if not tokenizer.is_fast:
-        raise ValueError(f"tokenizer: expected a fast one, which knows where tokens stand, got {type(tokenizer)}.")
+        raise ValueError(f"tokenizer: expected a fast one, which gives the offsets of tokens, got {type(tokenizer)}.")
     beside = max_question + tokenizer.num_special_tokens_to_add(pair=True)
     room = length - beside
     if room < 1:
@@ -98,7 +98,7 @@ def windows(tokenizer: Any, questions: Sequence[Question], *, length: int, overl
 
 
 def label(question: Question, spans: NDArray[np.int32], first: int) -> tuple[int, int]:
-    """First and last token of the question's first answer, or `NOWHERE` unless it lies in the window as a whole."""
+    """Return first and last token of the question's first answer, or `NOWHERE` if the window does not hold it all."""
     if not question.answers or not len(spans):
         return NOWHERE
     answer = question.answers[0]
@@ -111,7 +111,7 @@ def label(question: Question, spans: NDArray[np.int32], first: int) -> tuple[int
 
 
 def _cut(tokenizer: Any, texts: list[str], most: int) -> list[str]:
-    """The texts, each cut after so many tokens."""
+    """Truncate texts after so many tokens."""
     made = tokenizer(texts, add_special_tokens=False, truncation=True, max_length=most, return_offsets_mapping=True)
     return [
         text[: offsets[-1][1]] if len(offsets) == most else text

@@ -2,8 +2,8 @@
 
 Paper:    Shaw et al. (2018), Sec. 4.1: pairs batched by approximate length, at most 4096 source and 4096 target tokens;
           a step takes about 25,000 of each
-Departs:  the paper shares a step out over 8 GPUs; here it is a number of batches, computed one after another or by as
-          many processes as there are
+Departs:  the paper distributes a step over 8 GPUs; here a step has a number of batches, which any number of processes
+          compute
 
 A batch is a dict of torch tensors, int64:
 
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from headway.bench.data.language.language import require_int
-from headway.bench.data.mlm.masking import IGNORED
+from headway.bench.data.mlm.batches import IGNORED
 from headway.bench.data.mlm.order import mixed
 from headway.bench.data.translation.pairs import EncodedPairs
 
@@ -33,23 +33,23 @@ Integers = npt.NDArray[Any]
 
 
 class TranslationBatches:
-    """Training batches without end; each epoch has each pair once, in other batches and another order.
+    """An endless sequence of training batches; each epoch has each pair once, in other batches and another order.
 
-    `parts(step, rank, world)` are the batches of a step that a rank computes. Those of all ranks together are the same
-    whatever the world size; where they cannot be dealt out evenly, batches without labels fill up.
+    `parts(step, rank, world)` are the batches of a step that a rank computes. All ranks together compute the same
+    batches whatever the world size; ranks that would have fewer batches get batches without labels.
 
     Args:
-        pairs: where they come from.
-        tokens: at most, of the sources and of the targets of a batch, padding counted.
-        step_tokens: about how many target tokens a step has, padding not counted; fixes the number of its batches.
-        seed: chooses order and batches.
+        pairs: the pairs.
+        tokens: maximum number of source tokens, and of target tokens, in a batch, including padding.
+        step_tokens: approximate number of target tokens in a step, without padding; fixes the number of its batches.
+        seed: seed of order and batches.
     """
 
     def __init__(self, pairs: EncodedPairs, *, tokens: int, step_tokens: int, seed: int) -> None:
         require_int("tokens", tokens, MULTIPLE)
         require_int("step_tokens", step_tokens, 1)
         self.pairs, self.seed = pairs, seed
-        self._order, self._cuts, self._runs = cut(pairs.lengths, tokens)
+        self._order, self._cuts, self._runs = cut_batches(pairs.lengths, tokens)
         self.batches = len(self._cuts) - 1
         source, target = (int(side) for side in pairs.lengths.sum(axis=1))
         self.per_step = max(1, round(step_tokens * self.batches / target))
@@ -61,60 +61,62 @@ class TranslationBatches:
         return self.batches / self.per_step
 
     def parts(self, step: int, rank: int = 0, world: int = 1) -> list[dict[str, Tensor]]:
-        """A rank's batches of a step."""
+        """Return a rank's batches of a step."""
         require_int("step", step, 0)
         return [
             self.batch(step * self.per_step + number) if number < self.per_step else _tensors(self.pairs, [])
-            for number in dealt(self.per_step, rank, world)
+            for number in batches_of_rank(self.per_step, rank, world)
         ]
 
     def batch(self, place: int) -> dict[str, Tensor]:
-        """The batch at a place of the endless stream of batches."""
+        """Return the batch at a place of the endless sequence."""
         return _tensors(self.pairs, self.rows(place))
 
     def rows(self, place: int) -> Integers:
-        """The pairs in that batch."""
+        """Return the indices of the pairs in that batch."""
         epoch, number = divmod(place, self.batches)
         if self._epoch != epoch:
-            # Pairs of the same widths change places, so that all cuts stay where they are.
-            self._rows = self._order[np.lexsort((_chances(len(self.pairs), f"pairs {self.seed} {epoch}"), self._runs))]
-            self._turns = np.argsort(_chances(self.batches, f"batches {self.seed} {epoch}"), kind="stable")
+            # Only pairs of the same widths change places, so that the bounds of batches stay valid.
+            self._rows = self._order[
+                np.lexsort((_random_keys(len(self.pairs), f"pairs {self.seed} {epoch}"), self._runs))
+            ]
+            self._turns = np.argsort(_random_keys(self.batches, f"batches {self.seed} {epoch}"), kind="stable")
             self._epoch = epoch
         which = int(self._turns[number])
         return self._rows[self._cuts[which] : self._cuts[which + 1]]
 
 
 class DevBatches:
-    """Each pair once, in the same batches always."""
+    """Evaluation batches: each pair once, always in the same batches."""
 
     def __init__(self, pairs: EncodedPairs, *, tokens: int) -> None:
         self.pairs = pairs
-        self._order, self._cuts, _ = cut(pairs.lengths, tokens)
+        self._order, self._cuts, _ = cut_batches(pairs.lengths, tokens)
 
     def parts(self, rank: int = 0, world: int = 1) -> list[dict[str, Tensor]]:
-        """A rank's batches; as many in each rank, those beyond the last without labels."""
+        """Return a rank's batches; each rank gets as many, and batches beyond the last have no labels."""
         count = len(self._cuts) - 1
         return [
             _tensors(self.pairs, self._order[self._cuts[number] : self._cuts[number + 1]] if number < count else [])
-            for number in dealt(count, rank, world)
+            for number in batches_of_rank(count, rank, world)
         ]
 
 
-def dealt(count: int, rank: int, world: int) -> range:
-    """The numbers that a rank gets of 0 .. count - 1 and, so that all ranks get as many, of some beyond."""
+def batches_of_rank(count: int, rank: int, world: int) -> range:
+    """Return a rank's share of the numbers 0 .. count - 1; so that all ranks get as many, some get one beyond."""
     return range(rank, -(-count // world) * world, world)
 
 
-def cut(lengths: Integers, tokens: int) -> tuple[Integers, list[int], Integers]:
+def cut_batches(lengths: Integers, tokens: int) -> tuple[Integers, list[int], Integers]:
     """Sort sequences by their padded widths and cut the order into batches within the budget.
 
     Args:
         lengths: (sides, sequences); the budget holds for each side.
 
-    Returns: the order, where each batch begins and the last one ends, and for each place in the order which run of
-    equal widths it is in. The cuts depend on the widths alone: sequences of one run may change places.
+    Returns the order, the bounds of the batches in it, and for each place in the order the number of its run of equal
+    widths. The bounds depend on the widths alone, so that sequences of one run may change places.
     """
-    widths = padded(lengths)
+    widths = padded_widths(lengths)
     widest = int(widths.max())
     if widest > tokens:
         raise ValueError(
@@ -140,8 +142,8 @@ def cut(lengths: Integers, tokens: int) -> tuple[Integers, list[int], Integers]:
     return order, cuts, np.repeat(np.arange(len(begins)), counts)
 
 
-def padded(lengths: Integers) -> Integers:
-    """To a multiple of 8, and above 64 of an eighth of the next power of two: few shapes, little padding."""
+def padded_widths(lengths: Integers) -> Integers:
+    """Round lengths up to multiples of 8, above 64 of an eighth of the next power of two, for few shapes."""
     power = np.ceil(np.log2(np.maximum(lengths, 1))).astype(np.int64)
     step = np.maximum(MULTIPLE, 2 ** np.maximum(power - 3, 0))
     widths: Integers = -(-lengths // step) * step
@@ -149,10 +151,10 @@ def padded(lengths: Integers) -> Integers:
 
 
 def _tensors(pairs: EncodedPairs, rows: Integers | list[int]) -> dict[str, Tensor]:
-    """The batch of these pairs; of none, one sequence without labels."""
+    """Return the batch of these pairs; without pairs, one sequence without labels."""
     sides = [pairs[int(row)] for row in rows] or [(np.empty(0, np.int64), np.empty(0, np.int64))]
     lengths = np.array([[len(source) + 1, len(target) + 1] for source, target in sides])
-    source_width, target_width = padded(lengths.max(axis=0)).tolist()
+    source_width, target_width = padded_widths(lengths.max(axis=0)).tolist()
     input_ids = np.full((len(sides), source_width), pairs.pad, np.int64)
     decoder_input_ids = np.full((len(sides), target_width), pairs.pad, np.int64)
     labels = np.full((len(sides), target_width), IGNORED, np.int64)
@@ -170,7 +172,7 @@ def _tensors(pairs: EncodedPairs, rows: Integers | list[int]) -> dict[str, Tenso
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
-def _chances(count: int, name: str) -> Integers:
-    """That many numbers that only the name decides, on every platform and version of numpy."""
+def _random_keys(count: int, name: str) -> Integers:
+    """Return that many numbers, a function of the name on every platform and version of numpy."""
     key = np.uint64(int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big"))
     return mixed(np.arange(count, dtype=np.uint64) ^ key)

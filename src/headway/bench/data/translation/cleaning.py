@@ -1,4 +1,4 @@
-"""Which pairs are fit to learn from: rules that are counted, or raised where asked, and never silent."""
+"""Rules that leave pairs out of training; what they leave out is counted by reason, or raises."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from headway.bench.data.language.language import require_int
 from headway.bench.data.translation.parallel import Pair
 
-REPLACEMENT = "\ufffd"  # what decoders put in place of bytes that they could not read
+REPLACEMENT = "\ufffd"  # decoders write it in place of bytes that they could not decode
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
-    """What a pair must be.
+    """Rules for pairs to train on.
 
     Args:
-        max_tokens: of either side, with the token that ends it.
-        max_ratio: of the longer side's tokens to the shorter one's.
-        strict: raise at the first pair that breaks a rule, in place of leaving it out and counting it.
+        max_tokens: maximum number of tokens of either side, the end token included.
+        max_ratio: maximum ratio of the longer side's tokens to the shorter side's.
+        strict: raise at the first pair that breaks a rule instead of leaving it out.
     """
 
     max_tokens: int = 256
@@ -32,14 +32,14 @@ class Rules:
 
 
 class Cleaner:
-    """Applies rules and counts, by reason, what it leaves out."""
+    """Applies rules and counts by reason the pairs that it leaves out."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.left_out: Counter[str] = Counter()
 
     def keeps_text(self, pair: Pair) -> bool:
-        """Rules on text: both sides are there, and no character of them was lost."""
+        """Return whether a pair meets the rules on text: both sides are there, and no character was lost."""
         if not pair.source or not pair.target:
             return self._out("empty", pair, f"an empty {'target' if pair.source else 'source'}")
         if REPLACEMENT in pair.source or REPLACEMENT in pair.target:
@@ -47,7 +47,7 @@ class Cleaner:
         return True
 
     def keeps_tokens(self, pair: Pair, source: int, target: int) -> bool:
-        """Rules on the numbers of tokens."""
+        """Return whether a pair meets the rules on numbers of tokens."""
         longer, shorter = max(source, target), min(source, target)
         if longer + 1 > self.rules.max_tokens:
             return self._out("too long", pair, f"{longer + 1} tokens, over {self.rules.max_tokens}")
@@ -58,7 +58,7 @@ class Cleaner:
     def _out(self, reason: str, pair: Pair, found: str) -> bool:
         if self.rules.strict:
             raise ValueError(
-                f"{pair.where}: expected a pair to learn from, got {found} ({reason}). "
+                f"{pair.where}: this pair has {found} ({reason}). "
                 f"Correct the text, or set data.rules.strict=false to leave such pairs out and count them."
             )
         self.left_out[reason] += 1

@@ -1,4 +1,4 @@
-"""Tokenised pairs on disk, memory-mapped: written whole or not at all, opened only by the tokenizer that made them."""
+"""Tokenised pairs on disk, memory-mapped; written atomically, and opened only with the tokenizer that made them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ Sides = tuple[list[int], list[int]]  # of a pair
 class EncodedPairs:
     """Pairs of token sequences without special tokens.
 
-    `len(pairs)` pairs; `pairs[i]` is (source, target). `lengths` is (2, pairs): tokens of each source and target with
-    the one that ends it. `index` says what they were made of, and what was left out and why.
+    `pairs[i]` is (source, target). `lengths`, (2, pairs), has the number of tokens of each source and target, the end
+    token included. `index` records what the pairs were made of, and how many were left out and why.
 
     Args:
-        folder: where `build_pairs` wrote them.
-        tokenizer: the one that is in use, to check that the pairs were made with it.
+        folder: the folder that `build_pairs` wrote.
+        tokenizer: the tokenizer in use; raise if the pairs were made with another.
     """
 
     def __init__(self, folder: str | Path, tokenizer: PreTrainedTokenizerFast) -> None:
@@ -87,7 +87,7 @@ def build_pairs(
     rules: Rules,
     progress: Callable[[int], None] | None = None,
 ) -> EncodedPairs:
-    """Tokenise a text and return its pairs; a folder that already holds them is opened.
+    """Tokenise a text and return its pairs; open them if the folder already holds them.
 
     Args:
         progress: called now and then with the number of pairs kept.
@@ -103,10 +103,8 @@ def build_pairs(
         temporary.mkdir()
         kept = _write(temporary, _chunks(text, Pieces(tokenizer), cleaner), dtype, progress)
         if not kept:
-            why = _told(cleaner)
-            raise ValueError(
-                f"source: expected pairs in {text.source}, got none that is fit: {why}.{_hint(text, cleaner)}"
-            )
+            why = _reasons(cleaner)
+            raise ValueError(f"source: no pair of {text.source} can be used: {why}.{_advice(text, cleaner)}")
         unreadable = {"not readable": text.problems.count} if text.problems.count else {}
         index = {
             "made_of": config_hash(made_of),
@@ -125,7 +123,7 @@ def build_pairs(
 def _write(
     folder: Path, chunks: Iterable[list[Sides]], dtype: np.dtype[Any], progress: Callable[[int], None] | None
 ) -> int:
-    """Write the tokens of all pairs and where each begins; return how many there are."""
+    """Write the tokens of all pairs and the start of each; return the number of pairs."""
     starts = [array("q", [0]) for _ in SIDES]
     with ExitStack() as stack:
         files = [stack.enter_context((folder / f"{side}.tokens").open("wb")) for side in SIDES]
@@ -142,7 +140,7 @@ def _write(
 
 
 def _chunks(text: Iterable[Pair], pieces: Pieces, cleaner: Cleaner) -> Iterator[list[Sides]]:
-    """The tokens of the pairs that are fit, many at a time."""
+    """Yield the tokens of the pairs that meet the rules, many pairs at a time."""
     fit = (pair for pair in text if cleaner.keeps_text(pair))
     while chunk := list(islice(fit, CHUNK)):
         sources, targets = (pieces.encode([pair[side] for pair in chunk]) for side in (0, 1))
@@ -154,12 +152,12 @@ def _hash(tokenizer: PreTrainedTokenizerFast) -> str:
     return config_hash({"tokenizer": tokenizer.backend_tokenizer.to_str()})
 
 
-def _hint(text: ParallelText, cleaner: Cleaner) -> str:
+def _advice(text: ParallelText, cleaner: Cleaner) -> str:
     if cleaner.left_out["too long"]:
         return f" Raise data.rules.max_tokens, which is {cleaner.rules.max_tokens}."
     few = text.split == "dev" and text.held_out > 0
     return f" A share of {text.held_out:g} is too small for dev: raise data.held_out, or name dev text." if few else ""
 
 
-def _told(cleaner: Cleaner) -> str:
+def _reasons(cleaner: Cleaner) -> str:
     return ", ".join(f"{count:,} {reason}" for reason, count in cleaner.left_out.items()) or "no rows at all"

@@ -228,9 +228,9 @@ def _misaligned(source: Path, target: Path, after: int) -> ValueError:
 class BuiltinPairs:
     """Pairs of the built-in language: each sentence with its verb-final translation.
 
-    "builtin[:PAIRS[:SEED]][:NAME=VALUE]..." asks for them; names are fields of `Language` (its size) and `Controls`
-    (its sentences). Reordering is complete (verbs last, modifiers before their noun), verbs agree over a distance that
-    the controls bound, and the translation is a function of the sentence: a correct model translates every one exactly.
+    They are named "builtin[:PAIRS[:SEED]][:NAME=VALUE]..."; names are fields of `Language` (its size) and `Controls`
+    (its sentences). Word order is reversed throughout (verbs last, modifiers before their noun), verbs agree over a
+    distance that the controls bound, and each sentence has one translation, so that a model can reach 100 % exactly.
     """
 
     pairs: int
@@ -239,18 +239,18 @@ class BuiltinPairs:
     controls: dict[str, int | None]
 
     def stream(self) -> Iterator[Pair]:
-        """Yield pairs without end, those of dev and test among them."""
+        """Yield an endless sequence of pairs, those of dev and test among them."""
         for number, sentence in enumerate(self.language.sentences(1 << 62, seed=self.seed, **self.controls), start=1):
             yield Pair(sentence.text, " ".join(self.language.verb_final(sentence)), f"builtin, sentence {number}")
 
     @property
     def vocabularies(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """All words of either side."""
+        """Return all words of either side."""
         return self.language.vocabulary, self.language.counterpart_vocabulary
 
 
 def parse_builtin(text: str) -> BuiltinPairs:
-    """Read the name of built-in pairs; raise where it is none."""
+    """Parse the name of built-in pairs; raise if it is not one."""
     _, *parts = text.split(":")
     numbers = [part for part in parts if "=" not in part]
     named = [part.partition("=") for part in parts if "=" in part]

@@ -1,7 +1,7 @@
 """One vocabulary for both languages, trained with the `tokenizers` library, in the format of transformers.
 
-Shared so that source and target embeddings can be one table (Vaswani et al. 2017, Sec. 3.4). A text becomes its pieces
-and [SEP], which ends it; the decoder begins with [CLS]. The same text gives the same vocabulary.
+It is shared so that source and target can share their embeddings (Vaswani et al. 2017, Sec. 3.4). A text becomes its
+pieces and an end token, [SEP]; the decoder begins with [CLS]. The same text gives the same vocabulary.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ VOCAB_SIZE = 32_768  # Shaw et al. (2018), Sec. 4.1
 def train_vocabulary(
     text: ParallelText, kind: str = "bpe", vocab_size: int = VOCAB_SIZE, out: str | Path | None = None
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer for both sides of the text; `AutoTokenizer.from_pretrained(out)` loads it.
+    """Train a tokenizer on both sides of a text; `AutoTokenizer.from_pretrained(out)` loads it.
 
     Args:
-        kind: "bpe", byte-pair encoding over bytes, for which no text is unknown and none changes; "unigram", which
-            drops differences that NFKC drops; "word", all words between white space, for the built-in language.
-        vocab_size: at most, special tokens included; fewer where the text gives fewer.
+        kind: "bpe", byte-pair encoding over bytes, which encodes any text and gives it back unchanged; "unigram", which
+            normalises by NFKC; "word", all words between white space, for the built-in language.
+        vocab_size: maximum number of tokens, special tokens included; fewer if the text gives fewer.
         out: a new folder to save it in.
     """
     if kind not in KINDS:
@@ -57,9 +57,9 @@ def train_vocabulary(
 
 
 class Pieces:
-    """Text to token ids without special tokens, and back.
+    """Encodes text as token ids without special tokens, and decodes them.
 
-    The names of special tokens in a text are text.
+    The names of special tokens in a text are ordinary text.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
@@ -79,7 +79,7 @@ class Pieces:
         return [self._plain(each.ids) for each in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
 
     def decode(self, tokens: list[int]) -> str:
-        """One line of text."""
+        """Return the text of tokens as one line."""
         return " ".join(self._backend.decode(tokens, skip_special_tokens=True).split())
 
     def _plain(self, ids: list[int]) -> list[int]:
@@ -89,7 +89,7 @@ class Pieces:
 
 
 def _bpe(text: ParallelText, size: int) -> Tokenizer:
-    """Byte-pair encoding, Sennrich et al. (2016), over the bytes of words with the space before them."""
+    """Train byte-pair encoding, Sennrich et al. (2016), over the bytes of words with the space before them."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = _one_space()
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
@@ -98,18 +98,18 @@ def _bpe(text: ParallelText, size: int) -> Tokenizer:
         vocab_size=size,
         min_frequency=2,
         special_tokens=list(SPECIALS),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),  # all bytes, so ids and ties are in our order
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),  # all bytes, in an order of ours
         show_progress=False,
     )
     least = len(SPECIALS) + len(pre_tokenizers.ByteLevel.alphabet())
     if size < least:
         raise ValueError(f"vocab_size: expected at least {least}, special tokens and all bytes, got {size}.")
-    tokenizer.train_from_iterator((side for pair in _fit(text) for side in pair), trainer)
+    tokenizer.train_from_iterator((side for pair in _usable(text) for side in pair), trainer)
     return tokenizer
 
 
 def _of_corpora(sides: list[_Side], kind: str, size: int) -> Tokenizer:
-    """Unigram and word as in pretraining, without smoothing: both languages have the same sentences."""
+    """Train unigram or word as in pretraining, without smoothing: both languages have the same sentences."""
     try:
         trained = train_tokenizer(sides, kind, size, smoothing=1.0)
     except ValueError as error:
@@ -129,15 +129,15 @@ class _Side(Corpus):
     side: int
 
     def __iter__(self) -> Iterator[Document]:
-        return ([pair[self.side]] for pair in _fit(self.text))
+        return ([pair[self.side]] for pair in _usable(self.text))
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
         return self.text.vocabularies[self.side]
 
 
-def _fit(text: ParallelText) -> Iterator[tuple[str, str]]:
-    """The pairs whose text is fit to learn from."""
+def _usable(text: ParallelText) -> Iterator[tuple[str, str]]:
+    """Return the pairs whose text meets the rules."""
     cleaner = Cleaner(Rules())
     return ((pair.source, pair.target) for pair in text if cleaner.keeps_text(pair))
 

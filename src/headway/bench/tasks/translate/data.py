@@ -46,7 +46,7 @@ class Prepared:
         return int(self.dev.pairs.index["read"])
 
 
-def prepared(
+def prepare_pairs(
     config: TranslateConfig, own: Path, processes: Processes, *, show: bool, continues: bool = False
 ) -> Prepared:
     """Return the data of a configuration; the main process makes what is missing, in the folder `own`.
@@ -75,7 +75,7 @@ def prepared(
     )
 
 
-def left_out(data: Prepared) -> dict[str, dict[str, int]]:
+def count_left_out(data: Prepared) -> dict[str, dict[str, int]]:
     """Count the pairs of each split that were left out, by reason."""
     splits = {"train": data.training.pairs, "dev": data.dev.pairs}
     return {name: dict(pairs.index["left_out"]) for name, pairs in splits.items()}
@@ -86,7 +86,7 @@ def _make(data: ParallelData, folder: Path, *, show: bool, continues: bool) -> N
     settings = {name: value for name, value in asdict(data).items() if name not in NOT_IN_DATA}
     if continues and claimed(folder, settings) and (folder / "dev.json").exists():
         return
-    train, dev = texts(data)
+    train, dev = open_texts(data)
     claim(folder, settings, [train.fingerprint(), dev.fingerprint()])
     if (folder / "dev.json").exists():
         return
@@ -114,7 +114,7 @@ def _make(data: ParallelData, folder: Path, *, show: bool, continues: bool) -> N
 
 def fingerprints(data: ParallelData) -> list[Any]:
     """Return fingerprints of the text that pairs are made of, as it is now; None where it is gone."""
-    return [if_there(lambda split: texts(data)[split].fingerprint(), split) for split in range(2)]
+    return [if_there(lambda split: open_texts(data)[split].fingerprint(), split) for split in range(2)]
 
 
 def read_test_sets(data: ParallelData) -> list[TestSet]:
@@ -130,7 +130,7 @@ def test_fingerprints(data: ParallelData) -> dict[str, Any]:
     }
 
 
-def texts(data: ParallelData) -> tuple[ParallelText, ParallelText]:
+def open_texts(data: ParallelData) -> tuple[ParallelText, ParallelText]:
     """Open the training text and the dev text."""
 
     def opened(source: str, target: str | None, split: str, held_out: float) -> ParallelText:

@@ -1,4 +1,4 @@
-"""Text in, translations out: in batches by length, in the order of the lines."""
+"""Translation of text: in batches by length, returned in the order of the lines."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from headway.bench.data.mlm.packing import sentences, whole_sentences
 from headway.bench.data.text.tokenizers import highest_id
-from headway.bench.data.translation.batches import cut, padded
+from headway.bench.data.translation.batches import cut_batches, padded_widths
 from headway.bench.data.translation.vocabulary import Pieces
 from headway.bench.tasks.training.saving import without_bar
 from headway.models.translation import TranslationConfig, TranslationModel
 from headway.storage import read_json
 
-TOKENS = 4096  # of the sources of a batch, padding counted
+TOKENS = 4096  # maximum number of source tokens in a batch, including padding
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class Translation:
 class Translator:
     """A model with its tokenizer.
 
-    A line longer than `limit` tokens is translated in parts, cut between sentences where that is possible, and `split`
-    counts such lines. No line is lost: an empty one gives an empty translation.
+    A line longer than `limit` tokens is translated in parts, which are cut between sentences if possible; `split`
+    counts such lines. An empty line gives an empty translation.
 
     Args:
-        limit: tokens of a source, the one that ends it counted; None is the longest of the model's training.
-        tokens: of the sources of a batch, padding counted.
+        limit: maximum number of tokens of a source, the end token included; by default that of the model's training.
+        tokens: maximum number of source tokens in a batch, including padding.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class Translator:
             )
         self.model, self.pieces = model, Pieces(tokenizer)
         self.limit = limit or longest
-        self.tokens = max(tokens, int(padded(np.array([self.limit]))[0]))
+        self.tokens = max(tokens, int(padded_widths(np.array([self.limit]))[0]))
         self.split = 0
 
     @classmethod
     def load(cls, folder: str | Path, *, device: str | None = None, **options: Any) -> Translator:
-        """Model and tokenizer of a folder such as model/ of a run; in bfloat16 on a GPU."""
+        """Load model and tokenizer from a folder such as model/ of a run; in bfloat16 on a GPU."""
         settings = Path(folder) / "config.json"
         kind = read_json(settings).get("model_type") if settings.is_file() else None
         if kind is None:  # transformers would look for it on the Hub
@@ -87,29 +87,29 @@ class Translator:
         return cls(model, AutoTokenizer.from_pretrained(folder), **options)
 
     def translate(self, lines: Sequence[str], **decoding: Any) -> list[list[Translation]]:
-        """For each line its translations, best first: `n_best`, or fewer where the search finds fewer.
+        """Return the translations of each line, best first: `n_best`, or fewer if the search finds fewer.
 
         Args:
-            decoding: of `headway.models.translation.TranslationModel.translate`, such as beam=4, n_best=1.
+            decoding: options of `headway.models.translation.Decoding`, such as beam=4, n_best=1.
         """
         texts = [line.strip() for line in lines]
         parts = [list(self._parts(*both)) for both in zip(texts, self.pieces.encode(texts), strict=True)]
         self.split += sum(len(some) > 1 for some in parts)
-        found = iter(self._decoded([part for some in parts for part in some], decoding))
-        return [_joined([next(found) for _ in some]) for some in parts]
+        found = iter(self._decode([part for some in parts for part in some], decoding))
+        return [_join([next(found) for _ in some]) for some in parts]
 
     def _parts(self, line: str, tokens: list[int]) -> Iterator[list[int]]:
-        """The tokens of a line, in parts if it is long; none if it is empty."""
+        """Return the tokens of a line, in parts if it is long; nothing if it is empty."""
         if len(tokens) < self.limit:
             return iter([tokens] if tokens else [])
         return whole_sentences(self.pieces.encode(list(sentences(line))), self.limit - 1)
 
     @torch.no_grad()
-    def _decoded(self, sources: list[list[int]], decoding: dict[str, Any]) -> list[list[Translation]]:
+    def _decode(self, sources: list[list[int]], decoding: dict[str, Any]) -> list[list[Translation]]:
         if not sources:
             return []
         found: list[list[Translation]] = [[]] * len(sources)
-        order, cuts, _ = cut(np.array([[len(source) + 1 for source in sources]]), self.tokens)
+        order, cuts, _ = cut_batches(np.array([[len(source) + 1 for source in sources]]), self.tokens)
         for start, end in pairwise(cuts):
             chosen = order[start:end].tolist()
             rows = [torch.tensor([*sources[number], self.pieces.eos]) for number in chosen]
@@ -126,8 +126,8 @@ class Translator:
         return found
 
 
-def _joined(parts: list[list[Translation]]) -> list[Translation]:
-    """Translations of a line from those of its parts: the best of each, the second best of each, ..."""
+def _join(parts: list[list[Translation]]) -> list[Translation]:
+    """Join the translations of the parts of a line: the best of each, then the second best of each, ..."""
     if len(parts) == 1:
         return parts[0]
     if not parts:

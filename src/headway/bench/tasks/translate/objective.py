@@ -1,4 +1,4 @@
-"""What is trained: the target's words, each after those before it and the source."""
+"""The training objective: predict each word of the target from the source and the words before it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from headway.models.translation import TranslationModel
 
 
 class NextWords(Objective):
-    """Smoothed cross-entropy of the target; in evaluation that without smoothing, and how many words were named, of how
-    many: (3,)."""
+    """Cross-entropy with label smoothing; in evaluation (3,): the sum without smoothing, correct words, and words."""
 
     def __init__(self, model: TranslationModel) -> None:
         super().__init__()
@@ -33,14 +32,14 @@ class NextWords(Objective):
             return smoothed
         output = self.model(**batch)
         exact = cross_entropy(output.logits, batch["labels"], count=1)
-        named = (output.logits.argmax(-1) == batch["labels"]).sum()  # no word has the label IGNORED
-        return torch.stack([exact.double(), named.double(), self.count(batch).double()])
+        correct = (output.logits.argmax(-1) == batch["labels"]).sum()  # no word has the label IGNORED
+        return torch.stack([exact.double(), correct.double(), self.count(batch).double()])
 
 
 def dev_sums(
     objective: Callable[[Batch, Tensor], Tensor], batches: Iterable[Batch], device: torch.device
 ) -> Tensor:  # (3,)
-    """What the objective gives in evaluation, summed over batches."""
+    """Sum the objective over evaluation batches."""
     sums = torch.zeros(3, dtype=torch.float64, device=device)
     one = torch.ones((), device=device)
     for batch in batches:
@@ -49,6 +48,6 @@ def dev_sums(
 
 
 def dev_numbers(sums: Tensor) -> dict[str, float]:
-    """Loss per target word, without smoothing, and the share of words that are named, given those before them."""
-    loss, named, words = sums.tolist()
-    return {"evaluation_loss": loss / words, "word_accuracy": named / words}
+    """Return the loss per target word, without smoothing, and the share of words that are predicted correctly."""
+    loss, correct, words = sums.tolist()
+    return {"evaluation_loss": loss / words, "word_accuracy": correct / words}

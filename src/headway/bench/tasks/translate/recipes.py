@@ -14,8 +14,8 @@ WMT14 = ParallelData(source="hub:wmt14:de-en", languages="en-de")
 def quick() -> TranslateConfig:
     """A small model on the built-in language, a minute or two on two cores. The numbers are ours.
 
-    Sentences have at most 12 words. Measured on 500 of dev: sinusoidal and diet-rel translate more than 99 of 100
-    exactly, none fewer than 40: without order nobody knows who does what to whom.
+    Sentences have at most 12 words. Measured on 500 sentences of dev: sinusoidal and diet-rel translate more than 99 of
+    100 exactly; none translates fewer than 40, because without word order subject and object look the same.
     """
     return TranslateConfig(
         model=TranslatorChoice(
@@ -36,8 +36,11 @@ def quick() -> TranslateConfig:
 
 
 def small() -> TranslateConfig:
-    """Four layers of 256 on a few ten or hundred thousand pairs of your own: an hour or less on one GPU. The numbers
-    are ours; the checkpoint with the lowest loss on dev is saved, because so few pairs are soon learned by heart."""
+    """Four layers of 256 for tens or hundreds of thousands of pairs: an hour or less on one GPU.
+
+    The numbers are ours. The checkpoint with the lowest loss on dev is saved, because the model soon overfits so few
+    pairs.
+    """
     return TranslateConfig(
         model=TranslatorChoice(preset="small", changes={"hidden_dropout_prob": 0.3}),
         data=ParallelData(vocab_size=8000, rules=Rules(max_tokens=128)),
@@ -111,7 +114,7 @@ RECIPES: dict[str, Callable[[], TranslateConfig]] = {
 
 
 def recipe(name: str) -> TranslateConfig:
-    """The configuration of a name."""
+    """Return the configuration of a name."""
     if name not in RECIPES:
         raise ValueError(f"recipe: expected one of {', '.join(RECIPES)}, got {name!r}.")
     return RECIPES[name]()

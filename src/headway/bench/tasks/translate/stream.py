@@ -1,4 +1,4 @@
-"""Lines from a file or standard input, translated in their order as they come."""
+"""Lines to translate, from a file or as they arrive on standard input, and the file to write."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import BinaryIO, TextIO
 from headway.bench.data.reading import Problems, decode_line, read_lines
 from headway.storage import atomic_path, check_file
 
-BLOCK = 4096  # lines of a file that are sorted by length together
+BLOCK = 4096  # number of lines that are sorted by length together
 STANDARD = "-"
 
 
 def blocks(source: str) -> Iterator[list[str]]:
-    """Yield the lines of a file in blocks; of standard input ("-") those that have arrived, so that nobody waits."""
+    """Yield the lines of a file in blocks; from standard input ("-"), those that have arrived, without waiting."""
     if source == STANDARD:
-        yield from _arrived(sys.stdin.buffer)
+        yield from _arrived_lines(sys.stdin.buffer)
         return
     if not Path(source).is_file():
         raise FileNotFoundError(f"input: expected a file, or - for standard input, got {source!r}, which is none.")
@@ -43,14 +43,14 @@ def file_lines(path: str) -> Iterator[str]:
 
 
 def check_output(path: str | None) -> None:
-    """Raise where a file could not be written in the end; None and "-" are standard output."""
+    """Raise if a file cannot be written; None and "-" are standard output."""
     if path is not None and path != STANDARD:
         check_file(path)
 
 
 @contextmanager
 def output(path: str | None) -> Iterator[TextIO]:
-    """A file that is there when it is whole, or standard output."""
+    """Open a file that appears when it is complete, or standard output."""
     check_output(path)
     with nullcontext() if path in (None, STANDARD) else atomic_path(str(path)) as temporary:
         if temporary is None:
@@ -60,7 +60,7 @@ def output(path: str | None) -> Iterator[TextIO]:
                 yield file
 
 
-def _arrived(file: BinaryIO) -> Iterator[list[str]]:
+def _arrived_lines(file: BinaryIO) -> Iterator[list[str]]:
     waiting: queue.Queue[str | Exception | None] = queue.Queue(BLOCK)
 
     def read() -> None:

@@ -22,7 +22,7 @@ from headway.bench.tasks.training.saving import save_model, without_bar
 from headway.bench.tasks.training.session import begun
 from headway.bench.tasks.training.snapshots import Snapshots, average
 from headway.bench.tasks.translate.config import FREE, TranslateConfig
-from headway.bench.tasks.translate.data import Prepared, left_out, prepared, read_test_sets
+from headway.bench.tasks.translate.data import Prepared, count_left_out, prepare_pairs, read_test_sets
 from headway.bench.tasks.translate.decode import Translator
 from headway.bench.tasks.translate.objective import NextWords, dev_numbers, dev_sums
 from headway.bench.tasks.translate.score import score
@@ -113,7 +113,7 @@ def _train(
     graphs: bool,
 ) -> Result:
     tests = processes.on_main(lambda: read_test_sets(config.data))  # first, so that a missing file is not found last
-    data = prepared(config, folder.path / "data", processes, show=progress, continues=folder.has_checkpoint)
+    data = prepare_pairs(config, folder.path / "data", processes, show=progress, continues=folder.has_checkpoint)
     processes.on_main(lambda: folder.trains_on(data.fingerprint, config.data.data or folder.path / "data"))
     torch.manual_seed(config.seed)
     model = TranslationModel(model_config(config, data))
@@ -173,7 +173,7 @@ def _train(
             bleu=scores["dev"]["bleu"] if "dev" in scores else None,
             exact_match=scores["dev"]["exact_match"] if "dev" in scores else None,
             scores=scores,
-            left_out=left_out(data),
+            left_out=count_left_out(data),
             seconds=last["seconds"],
             tokens_per_second=median(folder.logged("tokens_per_second")),
         )
