@@ -23,7 +23,6 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.attention_rows import DROPOUT, HEADS, MODES, WIDTH, Inputs, train
 from benchmarks.attention_shape import Bench, Results, check, time_shape
@@ -31,6 +30,7 @@ from benchmarks.flex_tiles import FlexTiles, first_line
 from benchmarks.measure import add_record_options, environment, save
 from benchmarks.parity import is_right
 from benchmarks.replays import free_memory
+from headway.bench.terminal import fitting_tables
 
 SHAPES = ((64, 1024), (128, 512), (512, 128), (2048, 16), (8192, 2))  # length and batch size
 TINY = ((16, 3), (72, 2))
@@ -44,7 +44,7 @@ COMPILED_BY = 95  # seconds after the start: tiles of FlexAttention that are not
 
 
 def wrong_rows(bench: Bench) -> dict[str, Any]:
-    """Rows of headway that do not run or are wrong, with what is wrong."""
+    """Return the rows of headway that do not run or are wrong, with what is wrong."""
     wrong = {}
     for (length, _), results in bench.found.items():
         for name, result in results.items():
@@ -55,7 +55,7 @@ def wrong_rows(bench: Bench) -> dict[str, Any]:
 
 
 def memory(bench: Bench) -> dict[str, dict[int, Any]]:
-    """Bytes by which a training step of one sequence raises the peak above its inputs, or the problem."""
+    """Return the bytes by which a training step of one sequence raises the peak above its inputs, or the problem."""
     found: dict[str, dict[int, Any]] = {}
     for name, longest in MEMORY_ROWS.items():
         row, chosen = bench.rows[name], bench.found[bench.shapes[-1]][name]["chosen"]
@@ -80,7 +80,7 @@ def memory(bench: Bench) -> dict[str, dict[int, Any]]:
 
 
 def record_of(bench: Bench, machine: dict[str, Any]) -> dict[str, Any]:
-    """All that was found so far."""
+    """Return all that was found so far."""
     return {
         "environment": machine,
         "command": sys.argv,
@@ -90,18 +90,20 @@ def record_of(bench: Bench, machine: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def show(shapes: dict[str, Results], kind: str, console: Console) -> None:
-    table = Table(title=f"milliseconds, {kind}, forward / forward+backward, {HEADS} heads x {WIDTH}, bf16")
-    table.add_column("")
-    for shape in shapes:
-        table.add_column(shape, justify="right")
-    for name in next(iter(shapes.values())):
-        samples = [found[name].get(kind, {}) for found in shapes.values()]
-        table.add_row(name, *(" / ".join(middle(each, mode) for mode in MODES) for each in samples))
-    console.print(table)
+def print_times(shapes: dict[str, Results], kind: str, console: Console) -> None:
+    """Print the median milliseconds of every row at every shape."""
+    names = list(next(iter(shapes.values())))
+    columns = [
+        (shape, [" / ".join(median_time(found[name].get(kind, {}), mode) for mode in MODES) for name in names])
+        for shape, found in shapes.items()
+    ]
+    title = f"milliseconds, {kind}, forward / forward+backward, {HEADS} heads x {WIDTH}, bf16"
+    for table in fitting_tables(names, columns, console.width, title=title):
+        console.print(table)
 
 
-def middle(samples: dict[str, Any], mode: str) -> str:
+def median_time(samples: dict[str, Any], mode: str) -> str:
+    """Write the median of a mode's milliseconds, or a dash where there are none."""
     return f"{statistics.median(samples[mode]['milliseconds']):.3f}" if mode in samples else "-"
 
 
@@ -137,7 +139,7 @@ def main() -> None:
     record = record_of(bench, machine)
     if bench.gpu:
         record["memory"] = memory(bench)
-    show(record["shapes"], "replayed" if bench.gpu else "from Python", Console(width=160))
+    print_times(record["shapes"], "replayed" if bench.gpu else "from Python", Console())
     print(f"wrote {save('attention', record, options.out)} after {record['seconds']:.0f} s")
     unfinished.unlink()
     if wrong := wrong_rows(bench):

@@ -22,11 +22,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 import headway as hw
 from benchmarks.measure import add_record_options, environment, interleaved, ratios, save
+from headway.bench.terminal import fitting_tables
 
 HEADS, WIDTH, RANK, CLIP = 12, 64, 64, 16
 SHAPES = ((128, 16), (512, 4), (2048, 1))  # length and batch size
@@ -86,7 +86,7 @@ def train(attend: Attend, x: Inputs) -> list[Tensor]:
 
 
 def parity(length: int, batch: int) -> dict[str, float]:
-    """Largest error of output and gradients against the oracle in float64, relative to the largest value."""
+    """Return the largest error of output and gradients against the formula in float64, over the largest value."""
     x, exact = Inputs(length, batch), Inputs(length, batch, torch.float64)
 
     def error(got: list[Tensor], truth: list[Tensor]) -> float:
@@ -101,7 +101,7 @@ def parity(length: int, batch: int) -> dict[str, float]:
 
 
 def repeats(shapes: tuple[tuple[int, int], ...]) -> dict[str, dict[str, bool]]:
-    """Whether two calls give the same bits: the output and all gradients in training, the output in inference."""
+    """Return whether two calls give the same bits: output and gradients in training, the output in inference."""
     found: dict[str, dict[str, bool]] = {}
     for length, batch in shapes:
         x, same = Inputs(length, batch), {}
@@ -146,30 +146,30 @@ def measure(length: int, batch: int, rounds: int) -> dict[str, Any]:
     }
 
 
-def _peak(name: str, length: int, pipe: Any) -> None:
+def send_peak(name: str, length: int, pipe: Any) -> None:
     torch.set_num_threads(1)
     x = Inputs(length, 1)
     train(TRAINING[name], Inputs(64, 1))  # what the first call loads
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from what is held now
-    before = _held("VmHWM")
+    before = read_memory("VmHWM")
     train(TRAINING[name], x)
-    pipe.send(_held("VmHWM") - before)
+    pipe.send(read_memory("VmHWM") - before)
 
 
-def _held(what: str) -> int:
-    """Bytes of this process's memory, from Linux's own account."""
+def read_memory(what: str) -> int:
+    """Return a number of bytes of this process's memory, as Linux counts them: VmRSS or VmHWM."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(what))
 
 
 def memory(lengths: tuple[int, ...]) -> dict[str, dict[int, int]]:
-    """Bytes by which a training step raises the peak of a fresh process, one sequence."""
+    """Return the bytes by which a training step of one sequence raises the peak of a new process."""
     result: dict[str, dict[int, int]] = {}
     context = multiprocessing.get_context("spawn")
     for name in ("none", "Toeplitz", "torch, dense"):
         for length in lengths:
             receive, send = context.Pipe(duplex=False)
-            process = context.Process(target=_peak, args=(name, length, send))
+            process = context.Process(target=send_peak, args=(name, length, send))
             process.start()
             result.setdefault(name, {})[length] = receive.recv()
             process.join()
@@ -177,7 +177,7 @@ def memory(lengths: tuple[int, ...]) -> dict[str, dict[int, int]]:
 
 
 def start_up(rounds: int) -> dict[str, Any]:
-    """Seconds to import torch, to import headway's core, and to print the help."""
+    """Return the seconds to import torch, to import headway's core, and to print the help."""
 
     def run(*arguments: str) -> Callable[[], Any]:
         return lambda: subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
@@ -189,6 +189,18 @@ def start_up(rounds: int) -> dict[str, Any]:
     }
     seconds = interleaved(cases, rounds)
     return {"seconds": seconds, "ratios": ratios(seconds, "import torch")}
+
+
+def print_ratios(lengths: list[dict[str, Any]], console: Console) -> None:
+    """Print every bias's time over attention without one."""
+    columns = [
+        (f"{mode}\nn = {part['length']}", [f"{part['ratios'][mode][name]['median']:.2f}" for name in TRAINING])
+        for mode in ("training", "inference")
+        for part in lengths
+    ]
+    title = f"Time over attention without bias, {HEADS} heads x {WIDTH}, float32"
+    for table in fitting_tables(list(TRAINING), columns, console.width, title=title):
+        console.print(table)
 
 
 def main() -> None:
@@ -214,15 +226,7 @@ def main() -> None:
         record["memory"] = memory((1024, 2048, 4096))
         record["start_up"] = start_up(5)
 
-    table = Table(title=f"Time over attention without bias, {HEADS} heads x {WIDTH}, float32")
-    table.add_column("bias")
-    for mode in ("training", "inference"):
-        for part in record["lengths"]:
-            table.add_column(f"{mode} n={part['length']}", justify="right")
-    for name in TRAINING:
-        cells = [part["ratios"][mode][name] for mode in ("training", "inference") for part in record["lengths"]]
-        table.add_row(name, *(f"{cell['median']:.2f}" for cell in cells))
-    Console().print(table)
+    print_ratios(record["lengths"], Console())
     print(f"wrote {save('cpu_attention', record, options.out)} after {time.perf_counter() - started:.0f} s")
 
 

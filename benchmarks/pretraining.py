@@ -77,11 +77,11 @@ def chosen(options: argparse.Namespace) -> CostConfig:
 
 
 def speed(table: CostTable, length: int) -> Table:
-    """Training speed at one length, its share of the GPU's peak rate, and over transformers' in the same rounds."""
+    """Lay out training speed at one length, its share of the GPU's peak, and over transformers in the same rounds."""
     (cells,) = (cells for (_, n), cells in table.groups().items() if n == length)
-    drawn = Table(title=f"Training, {cells[0].model}, n = {length}", box=SIMPLE_HEAD)
+    drawn = Table(title=f"Training, {cells[0].model}, n = {length}", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
     drawn.add_column("encoding", overflow="fold")
-    for head in ("thousand tokens/s", "20-80 %", "MFU", "x transformers", "x the same work"):
+    for head in ("thousand\ntokens/s", "20-80 %", "MFU", "over trans-\nformers", "same\nwork"):
         drawn.add_column(head, justify="right", no_wrap=True)
     for cell in cells:
         if cell.training is None:
@@ -98,7 +98,7 @@ def speed(table: CostTable, length: int) -> Table:
             *("-" if times is None else f"{times.median:.2f}" for times in faster),
         )
     fastest = [table.fastest_transformers(cells[0], "training", same_work=same) for same in (False, True)]
-    drawn.caption = f"over {fastest[0]}; the same work: over {fastest[1]}"
+    drawn.caption = f"over transformers: over {fastest[0]}; same work: over {fastest[1]}"
     return drawn
 
 
@@ -130,7 +130,7 @@ def main() -> None:
     seconds = time.perf_counter() - started
     versions = {name: value for name, value in table.environment.items() if value is not None}
     record: dict[str, Any] = {**table.to_json(), "environment": {**versions, **machine}, "seconds": seconds}
-    console = Console(width=120)
+    console = Console()
     print_table(table, console)
     for _, length in table.groups():
         console.print(speed(table, length))

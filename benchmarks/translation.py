@@ -226,9 +226,10 @@ class EndsAt(LogitsProcessor):  # type: ignore[misc]
 
 
 def table(part: str, measured: dict[str, Any], absolute: bool) -> Table:
+    """Lay out speeds over MarianMT's with the 20 and 80 % quantiles of rounds."""
     drawn = Table(title=f"{part}: tokens a second over MarianMT's in the same round (20 % and 80 % of rounds)")
     for name in ("encoding", "times MarianMT", "tokens a second"):
-        drawn.add_column(name)
+        drawn.add_column(name, overflow="fold")
     for row, ratio in measured["times_marian"].items():
         rate = measured["tokens"] / sorted(measured["seconds"][row])[len(measured["seconds"][row]) // 2]
         low, high = sorted((ratio["low"], ratio["high"]))
@@ -270,7 +271,7 @@ def main() -> None:
     def tell(text: str) -> None:
         print(f"{time.perf_counter() - started:5.0f} s  {text}", flush=True)
 
-    console = Console(width=120)
+    console = Console()
     for number, part in enumerate(options.parts, start=1):
         until = started + 60 * options.minutes * number / len(options.parts)
         with own_stream(bench.device):

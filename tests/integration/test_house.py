@@ -37,7 +37,7 @@ ALLOWED = {  # room -> rooms it may import, beside storage.py (docs/architecture
         "bench/processes",
         "bench/statistics",
     },
-    "bench/report": {"encodings", "bench/judge"},
+    "bench/report": {"encodings", "bench/judge", "bench/terminal"},
 }
 TWO_FLOORS = ("pretrained", "bench")  # folders whose rooms are the folders in them
 

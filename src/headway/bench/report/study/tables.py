@@ -7,10 +7,9 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.cells import cell_len
 from rich.table import Table
-from rich.text import Text
+
+from headway.bench.terminal import fitting_tables
 
 Results = Mapping[str, Any]
 Cell = Mapping[str, Any]
@@ -23,7 +22,6 @@ SAID = {
     "≈": "not told apart from the baseline",
     "?": "too few seeds for any test to tell",
 }
-LONGEST_NAME = 34  # of a row, on a terminal; longer ones take several lines
 FIELDS = (
     "row", "encoding", "position", "column", "measure", "median", "low", "high", "deviation", "runs", "expected_runs",
     "learning_rate", "published", "difference_to_baseline", "p", "p_corrected", "verdict", "values",
@@ -92,30 +90,11 @@ def on_terminal(results: Results, width: int) -> list[Table]:
     """Lay out medians, spreads and a paper's figures for a terminal; several tables where one would be too wide."""
     study = results["study"]
     names = [f"{row['name']}\n({row['place']})" for row in results["rows"]]
-    first = min(LONGEST_NAME, max(map(_wide, names)))
-    groups: list[list[list[str]]] = []  # columns of each table, a name and its cells each
-    room = 0
-    for column, found in _columns(results):
-        texts = [column["name"], *(_stacked(found[row["name"]], column) for row in results["rows"])]
-        needed = max(map(_wide, texts)) + 1
-        if not groups or room < needed:
-            groups.append([])
-            room = width - first - 3
-        groups[-1].append(texts)
-        room -= needed
-    tables = [_table(names, first, group) for group in groups]
-    tables[0].title = f"{study['title']} ({study['name']}, size {study['size']})"
-    return tables
-
-
-def _table(names: list[str], first: int, columns: list[list[str]]) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("", overflow="fold", width=first)
-    for head, *_ in columns:
-        table.add_column(Text(head), justify="right", no_wrap=True)
-    for name, *cells in zip(names, *(cells for _, *cells in columns), strict=True):
-        table.add_row(Text(name), *map(Text, cells))
-    return table
+    columns = [
+        (column["name"], [_stacked(found[row["name"]], column) for row in results["rows"]])
+        for column, found in _columns(results)
+    ]
+    return fitting_tables(names, columns, width, title=f"{study['title']} ({study['name']}, size {study['size']})")
 
 
 def _stacked(cell: Mapping[str, Any], column: Mapping[str, Any]) -> str:
@@ -125,10 +104,6 @@ def _stacked(cell: Mapping[str, Any], column: Mapping[str, Any]) -> str:
     if cell["published"] is not None:
         lines.append(f"paper {write_value(cell['published'], column)}")
     return "\n".join(lines)
-
-
-def _wide(text: str) -> int:
-    return max(map(cell_len, text.splitlines()), default=0)
 
 
 def notes(results: Results) -> list[str]:
