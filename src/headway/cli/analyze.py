@@ -37,7 +37,8 @@ def analyze(
     Examples:
       headway analyze runs/diet-rel/model --out analysis/diet-rel
       headway analyze bert-base-uncased --text book.txt --out analysis/bert --open
-      headway analyze t5-small --stack decoder --positions 256 --kernels 1,2 --out analysis/t5
+      headway analyze t5-small --stack decoder --positions 256 --kernels 1,2 \\
+        --out analysis/t5
     """
     if "text" not in given:
         given.refuse(["texts", "text_length"], "without a text", advice="Give --text FILE too.")

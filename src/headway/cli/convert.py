@@ -33,9 +33,12 @@ def convert(
     \b
     Examples:
       headway convert bert-base-uncased --to tisa:kernels=5 --out bert-tisa
-      headway convert roberta-base --to diet-rel --mode replace --max-length 2048 --text books.txt --out roberta-long
-      headway convert runs/learned/model --to tisa --mode replace --text books.txt --lengths 128,512 --out runs/tisa
-      headway convert albert-base-v2 --to tisa --mode replace --text books.txt --lengths 128,512,1024 --out albert-tisa
+      headway convert roberta-base --to diet-rel --mode replace \\
+        --max-length 2048 --text books.txt --out roberta-long
+      headway convert runs/learned/model --to tisa --mode replace \\
+        --text books.txt --lengths 128,512 --out runs/tisa
+      headway convert albert-base-v2 --to tisa --mode replace --text books.txt \\
+        --lengths 128,512,1024 --out albert-tisa
     """
     config = given.build(ConvertConfig)
     with Console(stderr=True, quiet=quiet).status("") as status:

@@ -34,8 +34,10 @@ def cost(
     \b
     Examples:
       headway cost
-      headway cost --model bert-small --length 128,512 --encodings none,shaw,diet-rel,diet-abs:rank=128,sharing=layer
-      headway cost --model bert-base --baseline learned --encodings transformers,diet-rel --out cost.json
+      headway cost --model bert-small --length 128,512 \\
+        --encodings none,shaw,diet-rel,diet-abs:rank=128,sharing=layer
+      headway cost --model bert-base --baseline learned \\
+        --encodings transformers,diet-rel --out cost.json
     """
     config = given.build(CostConfig)
     if out is not None:

@@ -1,7 +1,8 @@
-"""`headway list`: the encodings, and the parameters they add."""
+"""`headway list`: the encodings and the parameters that they add."""
 
 from __future__ import annotations
 
+import inspect
 import json
 from dataclasses import asdict
 from typing import Annotated
@@ -13,38 +14,44 @@ from rich.table import Table
 
 from headway.cli.errors import exit_with_message
 
-SIZES = {"layers": 12, "heads": 12, "head-dim": 64, "max-length": 512}  # BERT-base
-
 
 @exit_with_message()
 def list_encodings(
-    layers: Annotated[int | None, typer.Option(help="Layers of the model; else 12.")] = None,
-    heads: Annotated[int | None, typer.Option(help="Heads of each layer; else 12.")] = None,
-    head_dim: Annotated[int | None, typer.Option(help="Width of a head; else 64.")] = None,
-    max_length: Annotated[int | None, typer.Option(help="Longest sequence of training; else 512.")] = None,
+    layers: Annotated[int | None, typer.Option(help="Number of layers of the model.")] = None,
+    heads: Annotated[int | None, typer.Option(help="Number of heads of a layer.")] = None,
+    head_dim: Annotated[int | None, typer.Option(help="Width of a head.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Length of the longest sequence in training.")] = None,
     parameters: Annotated[
-        bool, typer.Option("--parameters", help="Parameters of whole models beside Table 6 of the DIET paper.")
+        bool, typer.Option("--parameters", help="Count whole models, beside Table 6 of the DIET paper.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON in place of a table.")] = False,
 ) -> None:
-    """List every encoding: where it acts, its parameters (for BERT-base), whether it extends, its paper.
+    """List the encodings: where each acts, its parameters, whether it takes longer texts than in training, its paper.
 
-    Examples: headway list --layers 4 --heads 8; headway list --parameters
+    Sizes that are not given are those of BERT-base.
+
+    \b
+    Examples:
+      headway list
+      headway list --layers 4 --heads 8
+      headway list --parameters
     """
-    given = dict(zip(SIZES, (layers, heads, head_dim, max_length), strict=True))
+    given = {"num_layers": layers, "num_heads": heads, "head_dim": head_dim, "max_length": max_length}
+    given = {name: value for name, value in given.items() if value is not None}
     if parameters:
-        if named := [f"--{name}" for name, value in given.items() if value is not None]:
-            raise ValueError(f"--parameters: expected none of {', '.join(named)}: the models are the paper's.")
+        if given:
+            raise ValueError("--parameters: counts the models of the paper. Leave out the sizes, or --parameters.")
         _list_parameters(as_json)
         return
     from headway.encodings.overview import overview
 
-    layers, heads, head_dim, max_length = (SIZES[name] if value is None else value for name, value in given.items())
-    rows = overview(num_layers=layers, num_heads=heads, head_dim=head_dim, max_length=max_length)
+    sizes = {name: each.default for name, each in inspect.signature(overview).parameters.items()} | given
+    rows = overview(**sizes)
     if as_json:
         typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
         return
-    table = _table(f"{layers} layers of {heads} heads x {head_dim}, up to {max_length} positions", "encoding")
+    title = "{num_layers} layers of {num_heads} heads x {head_dim}, up to {max_length} positions".format(**sizes)
+    table = _table(title, "encoding")
     for column in ("acts on", "sharing", "extends"):
         table.add_column(column, no_wrap=True)
     table.add_column("parameters", justify="right", no_wrap=True)

@@ -45,11 +45,16 @@ def finetune(
     \b
     Examples:
       headway finetune rte --model runs/tisa/model --data glue
-      headway finetune builtin:entailment --model runs/tisa/model --recipe quick --transfer builtin:entailment
-      headway finetune rte mrpc stsb cola --model runs/tisa/model --data glue --jobs 6 --baselines
-      headway finetune stsb --model bert-base-uncased --data hub --jobs 4 --predict hub
-      headway finetune xnli --model xlm-roberta-base --data mnli=glue --dev xnli=xnli --transfer xnli=xnli
-      headway finetune squad --model m --data squad --transfer xquad=xquad --transfer mlqa=mlqa
+      headway finetune builtin:entailment --model runs/tisa/model \\
+        --recipe quick --transfer builtin:entailment
+      headway finetune rte mrpc stsb cola --model runs/tisa/model --data glue \\
+        --jobs 6 --baselines
+      headway finetune stsb --model bert-base-uncased --data hub --jobs 4 \\
+        --predict hub
+      headway finetune xnli --model xlm-roberta-base --data mnli=glue \\
+        --dev xnli=xnli --transfer xnli=xnli
+      headway finetune squad --model m --data squad --transfer xquad=xquad \\
+        --transfer mlqa=mlqa
     """
     if len(set(tasks)) < len(tasks):
         raise ValueError(f"tasks: expected each once, got {' '.join(tasks)}.")

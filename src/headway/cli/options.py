@@ -26,7 +26,7 @@ QUIET = Setting("quiet", bool, False, "Show no progress.")
 
 
 def configured(
-    kind: type,
+    kind: type | None,
     shown: Iterable[str],
     *,
     without: Iterable[str] = (),
@@ -39,14 +39,14 @@ def configured(
     stand in the help where these parameters stand in its signature.
 
     Args:
-        kind: the dataclass of the configuration.
+        kind: the dataclass of the configuration; None for a command that fills none and takes no `given`.
         shown: paths of settings that have options of their own, named after their last part, or NAME=PATH. An
             upper-case name is an argument.
         without: settings that the command fills in by itself.
         recipe: makes the configuration whose values `--help-all` shows as defaults, from the command's option --recipe.
         run: a function whose parameters with a default become options; `progress` becomes --quiet.
     """
-    settings = {path: each for path, each in find_settings(kind).items() if path not in without}
+    settings = {path: each for path, each in (find_settings(kind) if kind else {}).items() if path not in without}
     flags = {}
     for each in shown:
         name, _, path = each.rpartition("=")
@@ -72,7 +72,7 @@ def configured(
                 if run:
                     values["options"] = _call_options(calls, values)
                 values.pop("help_all", None)
-                command(given=given, **values)
+                command(**values, **({"given": given} if kind else {}))
 
         listed = [setting for setting in settings.values() if setting not in flags.values()]
         set_any = typer.Option("--set", metavar="PATH=VALUE", help=SET)

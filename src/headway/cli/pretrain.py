@@ -38,8 +38,10 @@ def pretrain(
     \b
     Examples:
       headway pretrain --encoding diet-abs:rank=32
-      headway pretrain --recipe small --corpus books.txt --encoding tisa --out runs/tisa
-      torchrun --nproc-per-node 8 -m headway pretrain --recipe paper --encoding diet-rel
+      headway pretrain --recipe small --corpus books.txt --encoding tisa \\
+        --out runs/tisa
+      torchrun --nproc-per-node 8 -m headway pretrain --recipe paper \\
+        --encoding diet-rel
     """
     if "text.data" in given:
         given.refuse(MADE, f"beside --data, because {given.get('text.data')} is made already")

@@ -12,12 +12,12 @@ from accelerate import PartialState
 
 from headway.bench.tasks.translate import Result, TranslateConfig, Translator, compare, run
 from headway.bench.tasks.translate import score as scores_of
+from headway.bench.tasks.translate.decode import TOKENS
 from headway.bench.tasks.translate.recipes import RECIPES
 from headway.bench.tasks.translate.recipes import recipe as named
 from headway.bench.tasks.translate.stream import blocks, check_output, file_lines, output
-from headway.cli.errors import exit_with_message
 from headway.cli.options import configured, tell_of_new
-from headway.cli.settings import Changes
+from headway.cli.settings import Changes, function_settings
 from headway.models.translation import Decoding
 from headway.storage import write_json
 
@@ -47,8 +47,10 @@ def train(
     \b
     Examples:
       headway translate train --encoding diet-rel --out runs/quick
-      headway translate train --recipe small --source train.en --target train.de --dev-source dev.en --dev-target dev.de
-      headway translate train --recipe small --source pairs.tsv --test news=news.en,news.de --encoding shaw:clip=4
+      headway translate train --recipe small --source train.en \\
+        --target train.de --dev-source dev.en --dev-target dev.de
+      headway translate train --recipe small --source pairs.tsv \\
+        --test news=news.en,news.de --encoding shaw:clip=4
       torchrun --nproc-per-node 8 -m headway translate train --recipe shaw-big
     """
     if "data.data" in given:
@@ -76,10 +78,15 @@ def decode(
     *,
     given: Changes,
     limit: Annotated[
-        int | None, typer.Option(help="Longer lines, in tokens, are translated in parts; else the model's length.")
+        int | None,
+        typer.Option(
+            help="Number of tokens beyond which a line is translated in parts; the model's length unless given."
+        ),
     ] = None,
-    tokens: Annotated[int, typer.Option(help="Of the sources of a batch, padding counted.")] = 4096,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Threads, on a CPU; else all cores.")] = None,
+    tokens: Annotated[int, typer.Option(help="Tokens of the sources of a batch, padding counted.")] = TOKENS,
+    jobs: Annotated[
+        int | None, typer.Option(metavar="<int>", min=1, help="Number of CPU threads; all cores unless given.")
+    ] = None,
     cpu: Annotated[bool, typer.Option("--cpu", help="Leave a GPU alone.")] = False,
 ) -> None:
     """Translate text, a sentence a line, in the order of the lines.
@@ -90,7 +97,8 @@ def decode(
     \b
     Examples:
       headway translate decode test.en --model runs/en-de/model --out test.hyp
-      echo "A dog runs." | headway translate decode - --model runs/en-de/model --beam 10 --n-best 3
+      echo "A dog runs." | headway translate decode - --model runs/en-de/model \\
+        --beam 10 --n-best 3
     """
     check_output(out)
     if given.get("sample"):
@@ -113,36 +121,36 @@ def decode(
         typer.echo(f"wrote {out}: {done:,} lines translated", err=True)
 
 
-@exit_with_message()
+@configured(None, (), run=compare)
 def score(
     systems: Annotated[
-        list[str], typer.Argument(metavar="TRANSLATIONS...", help="Text files; several are compared with the first.")
+        list[str], typer.Argument(metavar="FILE...", help="Translations; several files are compared with the first.")
     ],
-    reference: Annotated[list[str], typer.Option(help="Text file; may be given several times.")],
-    samples: Annotated[
-        int | None, typer.Option(min=1, help="Of the paired bootstrap, for several systems; else 1000.")
-    ] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes, for several systems; else 1.")] = None,
-    lowercase: Annotated[bool, typer.Option("--lowercase", help="Ignore case, for uncased BLEU.")] = False,
-    out: Annotated[str | None, typer.Option(help="Also write the numbers, as JSON.")] = None,
+    reference: Annotated[
+        list[str], typer.Option(metavar="FILE", help="Reference translation; may be given several times.")
+    ],
+    out: Annotated[str | None, typer.Option(metavar="FILE", help="Also write the numbers, as JSON.")] = None,
+    *,
+    options: dict[str, Any],
 ) -> None:
     """Score translations with SacreBLEU and chrF, and compare systems with its paired bootstrap.
 
     \b
     Examples:
       headway translate score test.hyp --reference test.de
-      headway translate score sinusoidal.hyp shaw.hyp diet-rel.hyp --reference test.de --out scores.json
+      headway translate score sinusoidal.hyp shaw.hyp diet-rel.hyp \\
+        --reference test.de --out scores.json
     """
     check_output(out)
     if len(set(systems)) < len(systems):
         raise ValueError(f"translations: expected each file once, got {', '.join(systems)}.")
-    for name, value in (("samples", samples), ("jobs", jobs)):
-        if value is not None and len(systems) < 2:
+    usual = {name: each.default for name, each in function_settings(compare).items()}
+    for name in ("samples", "jobs"):
+        if len(systems) < 2 and options[name] != usual[name]:
             raise ValueError(f"{name}: expected several files to compare, got {systems[0]}. Leave --{name} out.")
-    samples, jobs = samples or 1000, jobs or 1
     texts = {name: list(file_lines(name)) for name in systems}
     references = [list(file_lines(name)) for name in reference]
-    found = {name: scores_of(lines, references, lowercase=lowercase) for name, lines in texts.items()}
+    found = {name: scores_of(lines, references, lowercase=options["lowercase"]) for name, lines in texts.items()}
     for name, each in found.items():
         typer.echo(
             f"{name}: BLEU {each.bleu:.2f}, chrF {each.chrf:.2f}, exact {each.exact_match:.2%}, "
@@ -150,15 +158,15 @@ def score(
         )
     first = next(iter(found.values()))
     typer.echo(f"BLEU: {first.bleu_signature}\nchrF: {first.chrf_signature}")
-    compared = []
-    if len(texts) > 1:
-        compared = compare(texts, references, samples=samples, jobs=jobs, lowercase=lowercase)
+    compared = compare(texts, references, **options) if len(texts) > 1 else []
     for row in compared:
         beside = "" if row.p_value is None else f", p = {row.p_value:.4f} beside {systems[0]}"
         typer.echo(f"{row.system}: {row.metric} {row.mean:.2f} ± {row.interval:.2f} (95 %){beside}")
     if out is not None:
         numbers = {"systems": {name: asdict(each) for name, each in found.items()}}
-        write_json(out, {**numbers, "bootstrap": {"samples": samples, "rows": [asdict(row) for row in compared]}})
+        write_json(
+            out, {**numbers, "bootstrap": {"samples": options["samples"], "rows": [asdict(row) for row in compared]}}
+        )
         typer.echo(f"wrote {out}")
 
 

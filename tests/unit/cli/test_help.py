@@ -1,0 +1,60 @@
+"""The help of every command: complete, within 80 columns, and with examples that work."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from headway.cli import COMMANDS, TRANSLATE, app
+
+WIDTH = 80
+NAMES = [*((name,) for name in COMMANDS), *(("translate", name) for name in TRANSLATE)]
+NEEDED = {"finetune": ["rte", "--model", "m"], "decode": ["text", "--model", "m"]}  # before --help-all is read
+
+
+def render(*arguments: str) -> str:
+    done = CliRunner().invoke(app, list(arguments), env={"COLUMNS": str(WIDTH), "TERMINAL_WIDTH": str(WIDTH)})
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def examples(*names: str) -> Iterator[str]:
+    """The commands below "Examples:", those over several lines joined."""
+    _, _, text = render(*names, "--help").partition("Examples:\n")
+    text = re.sub(r"\\\n\s+", "", re.split(r"\n\s*\n", text)[0])
+    yield from (line.strip() for line in text.splitlines() if line.strip())
+
+
+def parse(words: list[str]) -> None:
+    command, context, name = get_command(app), None, "headway"
+    while hasattr(command, "commands"):
+        context = command.make_context(name, list(words), parent=context)
+        name, command, words = command.resolve_command(context, words)
+    command.make_context(name, list(words), parent=context)
+
+
+@pytest.mark.parametrize("names", [(), ("translate",), *NAMES], ids=" ".join)
+def test_help_fits_80_columns(names):
+    text = render(*names, "--help")
+    assert not [line for line in text.splitlines() if len(line) > WIDTH]
+    assert "…" not in text
+
+
+@pytest.mark.parametrize("names", [names for names in NAMES if "--help-all" in render(*names, "--help")], ids=" ".join)
+def test_all_settings_fit_80_columns(names):
+    text = render(*names, *NEEDED.get(names[-1], []), "--help-all")
+    assert not [line for line in text.splitlines() if len(line) > WIDTH]
+
+
+@pytest.mark.parametrize("names", NAMES, ids=" ".join)
+def test_examples_in_the_help_parse(names):
+    found = list(examples(*names))
+    assert found or names == ("translate",)
+    for line in found:
+        command = shlex.split(line.split(" | ")[-1])
+        parse(command[command.index("headway") + 1 :])
