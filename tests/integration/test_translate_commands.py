@@ -214,14 +214,17 @@ def flat(text):
             "samples: expected several files to compare",
         ),
         (("score", "none.en", "--reference", "none.de", "--jobs", "2"), "Leave --jobs out."),
-        (("score", "a", "b", "--reference", "none.de", "--jobs", "0"), "--jobs"),
+        (
+            ("score", "CORPUS/train.en", "CORPUS/train.de", "--reference", "CORPUS/train.de", "--jobs", "0"),
+            "jobs: expected at least 1, got 0",
+        ),
         (("score", "none.en", "--reference", "none.de", "--out", "CORPUS"), "which is a folder. Name a file in it."),
         (("score", "none.en", "--reference", "none.de", "--out", "CORPUS/train.en/a"), "train.en, which is a file."),
         (("score", "CORPUS/train.en", "--reference", "none.de"), "input: expected a text file, got 'none.de'"),
         (("score", "a", "a", "--reference", "b"), "translations: expected each file once, got a, a"),
         (
             ("score", "CORPUS/train.en", "CORPUS/train.de", "--reference", "CORPUS/train.de", "--samples", "0"),
-            "--samples",
+            "samples: expected at least 1, got 0",
         ),
     ],
 )
