@@ -39,7 +39,7 @@ LOOK: dict[str, Any] = {
 
 
 def draw_attention(record: dict[str, Any]) -> bytes:
-    """Times of each row over FlashAttention-2's by length, as SVG: forward, and forward with backward pass."""
+    """Draw times of each row over FlashAttention-2's by length, as SVG: forward, and forward with backward pass."""
     shapes = medians(record, "replayed")
     lengths = [int(shape.split()[0].removeprefix("n=")) for shape in shapes]
     with rc_context(LOOK):

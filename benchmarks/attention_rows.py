@@ -105,7 +105,7 @@ class BiasCase:
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """Names of all tensors with a gradient."""
+        """List the names of all tensors with a gradient."""
         return ("q", "k", "v", *(self.reads if self.learned else ()))
 
     def pair(self, x: Inputs) -> tuple[Any, Any]:
@@ -141,12 +141,12 @@ class Row:
 
     @property
     def task(self) -> tuple[str, bool]:
-        """Rows of one task have the same result."""
+        """Name the task; rows of one task have the same result."""
         return self.bias, self.causal
 
 
 def train(attend: Attend, x: Inputs, wanted: tuple[str, ...]) -> dict[str, Tensor]:
-    """The output and the gradients of the tensors with these names."""
+    """Return the output and the gradients of the tensors with these names."""
     output = attend(x)
     grads = torch.autograd.grad(output, [getattr(x, name) for name in wanted], x.grad.to(output.dtype))
     return {"output": output.detach(), **dict(zip(wanted, grads, strict=True))}
@@ -161,12 +161,12 @@ def by_torch(backend: SDPBackend | None, causal: bool = False, dropout: float = 
 
 
 def chosen_backend(backend: SDPBackend | None) -> Any:
-    """Context in which torch runs this backend or raises; with None, as torch chooses."""
+    """Return a context in which torch runs this backend or raises; with None, as torch chooses."""
     return contextlib.nullcontext() if backend is None else sdpa_kernel(backend)
 
 
 def by_torch_with_matrix(bias: str, backends: dict[str, SDPBackend | None]) -> Row:
-    """torch's function with a dense bias, added by each backend that takes one, expanded over the batch or copied."""
+    """List torch's function with a dense bias for each backend that takes one, expanded over the batch or copied."""
 
     def matrix(x: Inputs) -> Tensor:  # (1, H, n, n)
         dense: Tensor = BIASES[bias].make(x).dense()
@@ -196,7 +196,7 @@ def by_headway(bias: str, backend: str, causal: bool = False, dropout: float = 0
 
 
 def by_flex(options: dict[str, Any], table_dtype: torch.dtype) -> Attend:
-    """FlexAttention with a learned Toeplitz bias, these options of its kernels and a table in this dtype."""
+    """Return FlexAttention with a learned Toeplitz bias, these options of its kernels and a table in this dtype."""
 
     def attend(x: Inputs) -> Tensor:
         length, table = x.length, x.values[0].to(table_dtype)
@@ -215,7 +215,7 @@ def compiled_flex() -> Callable[..., Tensor]:
 
 
 def rows(gpu: bool) -> dict[str, Row]:
-    """All rows of the table; without a GPU those that only a GPU has are left out, and the others take a CPU's path."""
+    """List all rows of the table; without a GPU, those that a CPU has."""
     ours = functools.partial(by_headway, backend="triton" if gpu else "auto")
     cudnn, flash = SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION
     dense: dict[str, SDPBackend | None]

@@ -78,7 +78,7 @@ def check(bench: Bench, shape: Shape) -> None:
 
 
 def check_setting(exact: Judge, row: Row, attend: Attend, x: Inputs) -> dict[str, Any]:
-    """Error over what is allowed in each mode, or why it does not run."""
+    """Return the error over the allowed error in each mode, or why it does not run."""
 
     def forward() -> dict[str, float | None]:
         with torch.no_grad():
@@ -140,7 +140,7 @@ class Chosen:
 
 
 def choose_settings(bench: Bench, shape: Shape, x: Inputs) -> dict[Call, Chosen]:
-    """The fastest right setting of each row in each mode, captured; a row that has none is left out."""
+    """Choose and capture the fastest correct setting of each row in each mode; leave out rows without one."""
     pool = torch.cuda.graph_pool_handle() if bench.gpu else None
     chosen: dict[Call, Chosen] = {}
     for name, row in bench.rows.items():
@@ -167,7 +167,7 @@ def choose_settings(bench: Bench, shape: Shape, x: Inputs) -> dict[Call, Chosen]
 
 
 def right_tiles(bench: Bench, shape: Shape, name: str, x: Inputs) -> dict[str, Attend]:
-    """FlexAttention's fastest right tiles of each mode; all that were tried stay in the record."""
+    """Return FlexAttention's fastest correct tiles of each mode; all that were tried stay in the record."""
     record, all_tiles = bench.found[shape][name]["settings"], settings(shape[0])
     record.update(bench.tiles.get(shape, {}))
     right: dict[str, Attend] = {}
@@ -185,7 +185,7 @@ def right_tiles(bench: Bench, shape: Shape, name: str, x: Inputs) -> dict[str, A
 
 
 def keep_samples(results: Results, kind: str, calls: dict[Call, int], samples: dict[Call, list[float]]) -> None:
-    """Every sample into the record, with the number of calls whose mean it is."""
+    """Write every sample into the record, with the number of calls whose mean it is."""
     for (name, mode), milliseconds in samples.items():
         results[name].setdefault(kind, {})[mode] = {"calls": calls[name, mode], "milliseconds": milliseconds}
 
@@ -208,7 +208,7 @@ def repeats(row: Row, attend: Attend, x: Inputs) -> dict[str, bool]:
 
 
 def deterministic(row: Row, attend: Attend, x: Inputs) -> dict[str, Any]:
-    """The same when torch is told to be deterministic, and what that costs; or what torch says where it cannot be."""
+    """Time torch when it is told to be deterministic, or keep what it says where it cannot be."""
     filled = torch.utils.deterministic.fill_uninitialized_memory
     torch.utils.deterministic.fill_uninitialized_memory = False  # it would cost time and changes no result
     torch.use_deterministic_algorithms(True)

@@ -43,7 +43,7 @@ GIB = 2**30
 
 
 def times(record: dict[str, Any]) -> str:
-    """Medians of replayed graphs, every row."""
+    """Write medians of replayed graphs, every row."""
     shapes = medians(record, "replayed")
     lines = table("ms, forward / forward+backward", shapes, next(iter(shapes.values())))
     environment = record["environment"]
@@ -55,7 +55,7 @@ def times(record: dict[str, Any]) -> str:
 
 
 def times_from_python(record: dict[str, Any]) -> str:
-    """Medians of the same calls made from Python, those rows that README is about."""
+    """Write medians of the same calls made from Python, for the rows of the README."""
     if "shapes" not in record:  # of training alone
         shapes = record["milliseconds"]
         lines = ["| ms from Python, forward+backward | " + " | ".join(shapes) + " |", "|---" * (len(shapes) + 1) + "|"]
@@ -69,7 +69,7 @@ def times_from_python(record: dict[str, Any]) -> str:
 
 
 def over_cudnn(record: dict[str, Any]) -> str:
-    """Over cuDNN without a bias (causal, with dropout: over the same of its own), and what was aimed at."""
+    """Write times over cuDNN without a bias (causal and dropout: over its own), and the targets."""
     shapes = medians(record, "replayed")
     lines = ["| times cuDNN without bias | aim | " + " | ".join(shapes) + " |", "|---" * (len(shapes) + 2) + "|"]
     for name in next(iter(shapes.values())):
@@ -82,7 +82,7 @@ def over_cudnn(record: dict[str, Any]) -> str:
 
 
 def same_work(record: dict[str, Any]) -> str:
-    """How many times as long torch takes for the same bias."""
+    """Write how many times as long torch takes for the same bias."""
     shapes = record["shapes"]
     lines = ["| torch's time over headway's | " + " | ".join(shapes) + " |", "|---" * (len(shapes) + 1) + "|"]
     for ours, theirs in SAME_WORK:
@@ -117,7 +117,7 @@ def bits(record: dict[str, Any]) -> str:
 
 
 def memory(record: dict[str, Any]) -> str:
-    """Peak memory of a training step by length."""
+    """Write peak memory of a training step by length."""
     found = record["memory"]
     lengths = list(max(found.values(), key=len))
     head = " | ".join(f"n = {int(length):,}" for length in lengths)
@@ -130,7 +130,7 @@ def memory(record: dict[str, Any]) -> str:
 
 
 def medians(record: dict[str, Any], kind: str) -> dict[str, dict[str, dict[str, Any]]]:
-    """Milliseconds by shape, row and mode; a word where there are none."""
+    """Return milliseconds by shape, row and mode; a word where there are none."""
     if "shapes" not in record:
         return record["milliseconds"]
     return {
@@ -148,7 +148,7 @@ def medians(record: dict[str, Any], kind: str) -> dict[str, dict[str, dict[str, 
 
 
 def why_not_timed(row: dict[str, Any], mode: str) -> str:
-    """ "wrong" if some setting ran and none was right, else "–"."""
+    """Return "wrong" if some setting ran and none was right, else "–"."""
     ran = [
         setting[mode]["parity"].values() for setting in row["settings"].values() if "parity" in setting.get(mode, {})
     ]
@@ -169,7 +169,7 @@ def milliseconds(value: float | str | None) -> str:
 
 
 def over(record: dict[str, Any], shape: str, name: str, base: str) -> str:
-    """A row's time over another's in each mode: the median of the ratios within a round, where there are rounds."""
+    """Return a row's time over another's in each mode: the median of the ratios within rounds, where there are any."""
     cells = []
     for mode in MODES:
         if "shapes" not in record:
@@ -197,7 +197,7 @@ def about_spread(record: dict[str, Any], kind: str) -> str:
 
 
 def agreement(found: list[dict[str, bool]]) -> str:
-    """ "yes", or which tensors differ."""
+    """Return "yes", or which tensors differ."""
     if not found:
         return "–"
     differing = dict.fromkeys(name for each in found for name, same in each.items() if not same)
@@ -205,7 +205,7 @@ def agreement(found: list[dict[str, bool]]) -> str:
 
 
 def when_told(rows: list[dict[str, Any]], told: list[dict[str, Any]]) -> str:
-    """The same under torch.use_deterministic_algorithms, how much longer it takes, or that it does not run."""
+    """Write the same for torch.use_deterministic_algorithms: how much longer it takes, or that it does not run."""
     ran = [each for each in told if "problem" not in each]
     if not ran:
         return "does not run"

@@ -42,7 +42,7 @@ PLAIN = {
 
 
 def settings(length: int) -> dict[str, Attend]:
-    """Every choice of tiles that is tried at this length, by a name that says all of it."""
+    """List every choice of tiles that is tried at this length, by a name that says all of it."""
     found = {}
     for number, (forward, backward, with_q, table_dtype) in enumerate(TRIED):
         options: dict[str, Any] = dict(zip(("fwd_BLOCK_M", "fwd_BLOCK_N"), forward[:2], strict=True))
@@ -69,7 +69,7 @@ class Worker:
         other.close()
 
     def answer(self, deadline: float) -> Any:
-        """Next message of the process, or None if there is none in time or it has ended."""
+        """Return the next message of the process, or None if there is none in time or it has ended."""
         try:
             return self.pipe.recv() if self.pipe.poll(max(0.0, deadline - time.monotonic())) else None
         except (EOFError, OSError):
@@ -89,14 +89,14 @@ class FlexTiles:
         self.ready: list[Worker] = []
 
     def wait(self, deadline: float) -> None:
-        """Until all is compiled, or the deadline; who is not ready by then is stopped."""
+        """Wait until all is compiled or the deadline has come; stop processes that are not ready by then."""
         self.ready = [worker for worker in self.workers if worker.answer(deadline) == "ready"]
         for worker in self.workers:
             if worker not in self.ready:
                 worker.stop()
 
     def timed(self, seconds_each: float = 10.0) -> dict[Shape, dict[str, dict[str, Any]]]:
-        """By shape, choice of tiles and mode: milliseconds, or the problem."""
+        """Return milliseconds or the problem, by shape, choice of tiles and mode."""
         found: dict[Shape, dict[str, dict[str, Any]]] = {}
         for worker in self.workers:
             for shape, name in worker.tasks:
@@ -130,7 +130,7 @@ def _work(tasks: list[tuple[Shape, str]], pipe: Connection) -> None:
 
 
 def _each_mode(task: tuple[Shape, str], do: Callable[[Run], Any], skip: Container[str] = ()) -> dict[str, Any]:
-    """What `do` says of each mode's call, or the problem it ran into."""
+    """Call `do` for each mode and keep what it returns, or the problem that it met."""
     (length, batch), name = task
     x, attend = Inputs(length, batch, parameters=("values",)), settings(length)[name]
 

@@ -30,7 +30,7 @@ class Judge:
     allowed: dict[str, float]
 
     def ratios(self, got: dict[str, Tensor]) -> dict[str, float | None]:
-        """Error over what is allowed, for each tensor; None where it is not finite."""
+        """Return the error over the allowed error for each tensor; None where it is not finite."""
         ratios = {}
         for name, tensor in got.items():
             ratio = distance(tensor, self.truth[name]) / self.allowed[name]
@@ -54,13 +54,13 @@ def judge(x: Inputs, bias: str, causal: bool, kept: Tensor | None = None) -> Jud
 
 
 def distance(a: Tensor, b: Tensor) -> float:
-    """The 2-norm of a - b in float64, piece by piece to save memory."""
+    """Return the 2-norm of a - b in float64, computed piece by piece to save memory."""
     pairs = zip(a.reshape(-1).split(SCORES_AT_ONCE), b.reshape(-1).split(SCORES_AT_ONCE), strict=True)
     return torch.stack([(mine.double() - exact).square().sum() for mine, exact in pairs]).sum().sqrt().item()
 
 
 def by_formula(x: Inputs, bias: str, causal: bool, dtype: torch.dtype, kept: Tensor | None = None) -> dict[str, Tensor]:
-    """The output and all gradients by the formula as written, computed in `dtype` and added up in float64."""
+    """Compute output and all gradients by the formula as written, in `dtype`, and add them up in float64."""
     case = BIASES[bias]
     found = {name: torch.zeros(getattr(x, name).shape, dtype=torch.float64, device=x.q.device) for name in case.wanted}
     found["output"] = torch.zeros_like(found["q"])
@@ -79,7 +79,7 @@ def by_formula(x: Inputs, bias: str, causal: bool, dtype: torch.dtype, kept: Ten
 
 
 def dropped(x: Inputs, bias: str, causal: bool, kept: Tensor | None) -> Tensor:
-    """The formula's output; with `kept`, after a dropout that keeps these weights."""
+    """Compute the formula's output; with `kept`, after a dropout that keeps these weights."""
     of_scores, of_values = BIASES[bias].pair(x)
     if kept is None:
         output: Tensor = hw.attention(x.q, x.k, x.v, of_scores, of_values, causal=causal, backend="eager")
@@ -92,7 +92,7 @@ def dropped(x: Inputs, bias: str, causal: bool, kept: Tensor | None) -> Tensor:
 
 
 def pieces(x: Inputs) -> Iterator[tuple[slice, slice]]:
-    """Sequences and heads, so few at a time that their scores fit into memory several times over."""
+    """Yield sequences and heads, so few at a time that their scores fit into memory several times."""
     of_head = x.length**2
     heads = min(HEADS, max(1, SCORES_AT_ONCE // of_head))
     sequences = max(1, SCORES_AT_ONCE // (HEADS * of_head)) if heads == HEADS else 1
@@ -102,7 +102,7 @@ def pieces(x: Inputs) -> Iterator[tuple[slice, slice]]:
 
 
 def kept_by_dropout(attend: Attend, x: Inputs) -> Tensor:  # (B, H, n, n), boolean
-    """Which weights an implementation keeps after `torch.manual_seed(SEED)`, seen from outside.
+    """Find which weights an implementation keeps after `torch.manual_seed(SEED)`, from its output.
 
     With columns of the identity in place of the values the output shows the weights, and one that is not zero was kept.
     """

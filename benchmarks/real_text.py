@@ -26,7 +26,7 @@ DRAWN = (
 
 
 def encodings_on_text() -> str:
-    """Every row that was trained, the lowest loss first; medians over seeds of fine-tuning."""
+    """Write every row that was trained, the lowest loss first; medians over seeds of fine-tuning."""
     found = json.loads(ENCODINGS.read_text())
     columns = {column["name"]: (column, cells) for column, cells in zip(found["columns"], found["cells"], strict=True)}
     loss = columns["Loss"][1]
@@ -52,7 +52,7 @@ def encodings_on_text() -> str:
 
 
 def same_token() -> str:
-    """STS-B of several pretrainings, beside how much each layer's heads attend to other places of the same token."""
+    """Write STS-B of several pretrainings beside how much each layer's heads attend to other places of one token."""
     found, shorter, again = (json.loads(path.read_text()) for path in (ENCODINGS, SHORTER, SAME_TOKEN))
     of_row: dict[str, float] = {}  # STS-B of an encoder
     shares, lines = {}, {}
@@ -88,7 +88,7 @@ def same_token() -> str:
 
 
 def learned_positions() -> str:
-    """What `headway analyze` says of the study's encoders: position scores by offset, ranks, and kinds of heads."""
+    """Write what `headway analyze` says of the study's encoders: scores by offset, ranks and kinds of heads."""
     found = json.loads(ENCODINGS.read_text())
     losses = _medians(found, "Loss")
     places = {row["name"]: row["place"] for row in found["rows"]}
@@ -122,12 +122,12 @@ def learned_positions() -> str:
 
 
 def cross_lingual() -> str:
-    """Zero-shot scores by encoding, Table 3: medians over seeds, and the average's range."""
+    """Write zero-shot scores by encoding, Table 3: medians over seeds, and the average's range."""
     return _zero_shot("xtreme")
 
 
 def cross_lingual_ablation() -> str:
-    """The same of Table 5."""
+    """Write zero-shot scores of the rows of Table 5."""
     return _zero_shot("xtreme-ablation")
 
 
@@ -148,7 +148,7 @@ def _zero_shot(study: str) -> str:
 
 
 def papers_grid() -> str:
-    """The papers' grid on one encoder: the median over seeds at each rate, beside what simple classifiers reach."""
+    """Write the papers' grid on one encoder: the median over seeds at each rate, beside simple classifiers."""
     found = json.loads((ROOT / "results" / "finetuning" / "grid_bert_small.json").read_text())
     rates = sorted({run["rate"] for runs in found["runs"].values() for run in runs})
     heads = (*(f"rate {rate:.0e}".replace("e-0", "e-") for rate in rates), "most frequent label", "bag of words")
@@ -170,7 +170,7 @@ def papers_grid() -> str:
 
 
 def table_by_steps() -> str:
-    """R² of the learned table's products, of runs that differ in nothing but their steps."""
+    """Write R² of the learned table's products, of runs that differ in nothing but their steps."""
     lines = ["| steps | loss | R² of E_P E_Pᵀ | without [CLS] |", "|---|---|---|---|"]
     folders = (ROOT / "results" / "pretraining_wiki").glob("learned-*-steps")
     for folder in sorted(folders, key=lambda folder: int(folder.name.split("-")[1])):
@@ -188,7 +188,7 @@ PRETRAINED = {
 
 
 def pretrained_positions() -> str:
-    """What `headway analyze` says of real checkpoints: of the table, of the heads' scores, of fits of S kernels."""
+    """Write what `headway analyze` says of real checkpoints: the table, the heads' scores, fits of S kernels."""
     heads = ("table", "windows of 128", "heads, median", "lowest..highest", "S = 1", "S = 3", "S = 5", "kinds of heads")
     lines = ["| R² | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     for file, name in PRETRAINED.items():
@@ -216,7 +216,7 @@ def pretrained_positions() -> str:
 
 
 def draw_encodings() -> bytes:
-    """Loss while training, and loss on longer texts, as SVG."""
+    """Draw loss while training and loss on longer texts, as SVG."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -254,7 +254,7 @@ def draw_encodings() -> bytes:
 
 
 def _medians(found: dict[str, Any], name: str) -> dict[str, float]:
-    """Of a column, by row, where there are results."""
+    """Return the medians of a column by row, where there are results."""
     cells = next(
         cells for column, cells in zip(found["columns"], found["cells"], strict=True) if column["name"] == name
     )
@@ -262,7 +262,7 @@ def _medians(found: dict[str, Any], name: str) -> dict[str, float]:
 
 
 def _number(cell: dict[str, Any], column: dict[str, Any]) -> str:
-    """The median over seeds of fine-tuning; all seeds of pretraining, which are few."""
+    """Write the median over seeds of fine-tuning, and all seeds of pretraining, which are few."""
     digits = column["digits"]
     if not cell["summary"]:
         return "–"

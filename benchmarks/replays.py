@@ -16,7 +16,7 @@ SHORT = 0.3  # milliseconds: below, a sample is the mean of several calls back t
 
 
 def captured(run: Run, pool: Any = None) -> torch.cuda.CUDAGraph:
-    """The call as a graph, after it ran twice. Graphs of one pool share memory and must take turns."""
+    """Run the call twice, then capture it as a graph. Graphs of one pool share memory and must take turns."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -31,7 +31,7 @@ def captured(run: Run, pool: Any = None) -> torch.cuda.CUDAGraph:
 
 
 def replay_milliseconds(graph: torch.cuda.CUDAGraph, repeats: int = 3) -> float:
-    """Median of a few replays, after one."""
+    """Return the median of a few replays, after one that is not counted."""
     graph.replay()
     events = [_events() for _ in range(repeats)]
     for start, stop in events:
@@ -45,7 +45,7 @@ def replay_milliseconds(graph: torch.cuda.CUDAGraph, repeats: int = 3) -> float:
 def replayed_in_turns(
     graphs: dict[Any, torch.cuda.CUDAGraph], calls: dict[Any, int], rounds: int, deadline: float
 ) -> dict[Any, list[float]]:
-    """Milliseconds of a replay of each graph in each round, after a round that is not counted."""
+    """Return milliseconds of a replay of each graph in each round, after a round that is not counted."""
     samples: dict[Any, list[float]] = {key: [] for key in graphs}
     for number in range(rounds + 1):
         events = {key: _events() for key in graphs}
@@ -67,7 +67,7 @@ def replayed_in_turns(
 def called_in_turns(
     runs: dict[Any, Run], calls: dict[Any, int], rounds: int, deadline: float, gpu: bool
 ) -> dict[Any, list[float]]:
-    """Milliseconds of a call from Python in each round: several calls in a row, waiting for the GPU after the last."""
+    """Return milliseconds of a call from Python in each round: several calls, waiting for the GPU after the last."""
     samples: dict[Any, list[float]] = {key: [] for key in runs}
     gc.collect()
     for number in range(rounds + 1):
@@ -101,7 +101,7 @@ def _events() -> tuple[torch.cuda.Event, torch.cuda.Event]:
 
 
 def by_clock(run: Run) -> float:
-    """Milliseconds of one call on a CPU."""
+    """Return milliseconds of one call on a CPU."""
     start = time.perf_counter()
     run()
     return (time.perf_counter() - start) * 1e3

@@ -90,7 +90,7 @@ def attention_memory() -> str:
 
 
 def pretraining() -> str:
-    """Training speed beside the fastest setting of transformers' BERT; the newest run of each length that has them."""
+    """Write training speed beside transformers' fastest BERT; the newest run of each length that has both."""
     runs = _pretraining_runs(
         lambda table, cell: table.fastest_transformers(cell, "training", same_work=True) is not None
     )
@@ -107,7 +107,7 @@ def pretraining() -> str:
 
 
 def pretraining_short() -> str:
-    """The rows of `pretraining` that the README shows."""
+    """Write the rows of `pretraining` that the README shows."""
     runs = _pretraining_runs(
         lambda table, cell: table.fastest_transformers(cell, "training", same_work=True) is not None
     )
@@ -140,7 +140,7 @@ def pretraining_short() -> str:
 
 
 def pretraining_over_none() -> str:
-    """What position costs in a whole model, over `none`; the newest run of each length with all encodings."""
+    """Write what position costs in a whole model, over `none`; the newest run of each length with all encodings."""
     runs = _pretraining_runs(lambda table, cell: cell.row == "shaw" and cell.inference is not None)
 
     def shown(table: CostTable, cell: Measurement) -> list[str]:
@@ -153,7 +153,7 @@ def pretraining_over_none() -> str:
 def _pretraining_runs(
     wanted: Callable[[CostTable, Measurement], bool],
 ) -> dict[int, tuple[Path, CostTable]]:
-    """By length, the newest run in which some row is `wanted`."""
+    """Return the newest run of each length in which some row is `wanted`."""
     from headway.bench.cost import CostTable
 
     found: dict[int, tuple[Path, CostTable]] = {}
@@ -193,7 +193,7 @@ def _pretraining_table(
 
 
 def _about_settings(tables: dict[int, CostTable]) -> str:
-    """What the columns of `pretraining` mean, over which rows the ratios are, and how much rounds differ."""
+    """Say what the columns of `pretraining` mean, over which rows the ratios are, and how much rounds differ."""
     from headway.bench.cost.flops import PEAK_BF16
 
     fastest, differ = [], 0.0
@@ -220,13 +220,13 @@ def _about_settings(tables: dict[int, CostTable]) -> str:
 
 
 def _date_and_number(path: Path) -> tuple[str, int]:
-    """When a result was measured; of one day, those with a higher number at the end are newer."""
+    """Return when a result was measured; of one day, those with a higher number at the end are newer."""
     found = re.search(r"(\d{4}-\d\d-\d\d)(?:_(\d+))?$", path.stem)
     return (found[1], int(found[2] or 1)) if found else ("", 0)
 
 
 def cost_on_cpu() -> str:
-    """What position costs a small model on a CPU, over none in the same rounds."""
+    """Write what position costs a small model on a CPU, over none in the same rounds."""
     from headway.bench.cost import CostTable
 
     record = newest("cost")
@@ -249,7 +249,7 @@ def cost_on_cpu() -> str:
 
 
 def translation() -> str:
-    """Decoding and training beside transformers' MarianMT, and what position costs; the newest file of each machine."""
+    """Write decoding and training beside MarianMT, and what position costs; the newest file of each machine."""
     paths = sorted(RESULTS.glob("translation_*.json"), key=lambda path: (path.name.split("_")[3][:10], path.name))
     newest_of = {path.name.split("_")[1]: path for path in paths}
     head = (
@@ -276,7 +276,7 @@ def translation() -> str:
 
 
 def _over(seconds: dict[str, list[float]], row: str, base: str) -> float | None:
-    """The median of a row's time over another's in the same round."""
+    """Return the median of a row's time over another's in the same round."""
     if row not in seconds or base not in seconds:
         return None
     return ratio(seconds[row], seconds[base]).median
@@ -299,7 +299,7 @@ def causes() -> str:
 
 
 def _curves(name: str) -> str:
-    """Evaluation loss of each encoding while it trains."""
+    """Return the evaluation loss of each encoding while it trains."""
     curves, facts = {}, {}
     folders = (ROOT / "results" / name).iterdir()
     for folder in sorted(
@@ -321,7 +321,7 @@ def _curves(name: str) -> str:
 
 
 def claims() -> str:
-    """The ledger of the papers' claims, from all committed results."""
+    """Write the ledger of the papers' claims from all committed results."""
     from headway.bench.claims.ledger import ledger
     from headway.bench.claims.show import as_markdown
 

@@ -13,7 +13,7 @@ EUROPARL = ROOT / "results" / "translation" / "europarl"
 
 
 def translation_multi30k() -> str:
-    """BLEU of each encoding on dev and test, seed by seed, and the paired bootstrap against sinusoids."""
+    """Write BLEU of each encoding on dev and test, seed by seed, and the paired bootstrap against sinusoids."""
     scores = [json.loads(path.read_text()) for path in sorted(MULTI30K.glob("scores-seed*.json"))]
     dev: dict[str, list[float]] = {}
     for path in sorted(MULTI30K.glob("*/result.json")):
@@ -72,7 +72,7 @@ def translation_europarl() -> str:
 
 
 def shaw_ablations() -> str:
-    """Shaw's Tables 2 and 3 at this size: BLEU of dev for each row, with the paper's own figures beside it."""
+    """Write Shaw's Tables 2 and 3 at this size: BLEU of dev for each row, beside the paper's figures."""
     from headway.bench.study.plans.translation_tables import CLIPS, PARTS
 
     names = {(True, True): "keys and values", (True, False): "keys", (False, True): "values"}

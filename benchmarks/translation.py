@@ -117,7 +117,7 @@ class Bench:
         return generate
 
     def differs(self, encoding: str) -> str | None:
-        """How decoding differs from whole passes without a cache, in float64 (float32 on a GPU), or None."""
+        """Say how decoding differs from passes without a cache, in float64 (float32 on a GPU); None if it agrees."""
         model = copy.deepcopy(self.ours(encoding)).to(self.device, torch.float32 if self.half else torch.float64)
         length = min(8, int(self.lengths[:2].min()))
         source = self.source[:2, :length].to(self.device)
@@ -141,7 +141,7 @@ class Bench:
     # Training.
 
     def loss_differs(self, encoding: str) -> str | None:
-        """How the loss differs from torch's, of the scores of a whole pass, in float64 (float32 on a GPU), or None."""
+        """Say how the loss differs from torch's on whole passes, in float64 (float32 on a GPU); None if it agrees."""
         model = self.ours(encoding).to(self.device, torch.float32 if self.half else torch.float64)
         source, mask, labels = (part[:4].to(self.device) for part in (self.source, self.mask, self.labels))
         with torch.no_grad():
@@ -214,7 +214,7 @@ class Bench:
 
 
 class EndsAt(LogitsProcessor):  # type: ignore[misc]
-    """Each source's translation ends after as many tokens as were given for it, and not before."""
+    """Ends each source's translation after the number of tokens that was given for it, and not before."""
 
     def __init__(self, lengths: Tensor, beam: int) -> None:
         self.lengths = lengths.repeat_interleave(beam)

@@ -62,7 +62,7 @@ class Judgement:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The ends of the interval; None where there is a noise band."""
+        """Return the ends of the interval; None where there is a noise band."""
         return (self.difference - self.half_width, self.difference + self.half_width) if self.measured else None
 
     def write(self, digits: int, unit: str = "") -> str:

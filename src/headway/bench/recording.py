@@ -1,4 +1,4 @@
-"""Work that a GPU does again and again: recorded once, then replayed as a CUDA graph.
+"""Work that is recorded once and then replayed as a CUDA graph.
 
 A step is hundreds of kernels, and in small models or small batches each is shorter than its launch takes in Python. As
 a graph they are launched at once, and processes that share a GPU hand it whole steps.
@@ -16,23 +16,23 @@ MOST = 128  # graphs of one run: each keeps some megabytes
 
 
 class NotRecorded(RuntimeError):
-    """Work that cannot be recorded, and why."""
+    """Raised for work that cannot be recorded; says why."""
 
 
 class Recordings:
-    """Does work by its key: plainly the first time, which compiles what needs compiling; recorded the second; replayed.
+    """Runs work by its key: as it is the first time, which compiles it, recorded the second time, replayed ever after.
 
     Work that is recorded reads and writes tensors that stay where they are, waits for nothing, and draws its random
     numbers on the device. What it allocates belongs to all recordings together: the next may write over it.
 
     Args:
-        on: else all work is done plainly. Takes a CUDA device and `own_stream`.
-        optimizer: which the work steps, if it does.
+        on: whether anything is recorded, which needs a CUDA device and `own_stream`; else all work runs as it is.
+        optimizer: the one that the work steps, if any.
     """
 
     def __init__(self, *, on: bool, optimizer: Optimizer | None = None) -> None:
         self.on, self.optimizer = on, optimizer
-        self.graphs: dict[Hashable, torch.cuda.CUDAGraph | None] = {}  # None was done plainly, once
+        self.graphs: dict[Hashable, torch.cuda.CUDAGraph | None] = {}  # None ran once and is not recorded yet
         self.pool = torch.cuda.graph_pool_handle() if on else None
 
     def __call__(self, key: Hashable, work: Callable[[], object]) -> None:
@@ -44,11 +44,11 @@ class Recordings:
         else:
             graph = self.graphs[key]
             if graph is None:
-                graph = self.graphs[key] = self._recorded(work)
+                graph = self.graphs[key] = self._record(work)
             graph.replay()
 
-    def _recorded(self, work: Callable[[], object]) -> torch.cuda.CUDAGraph:
-        """The work as a graph. Recording computes nothing. Threads that prepare batches go on meanwhile."""
+    def _record(self, work: Callable[[], object]) -> torch.cuda.CUDAGraph:
+        """Record the work as a graph. Recording computes nothing, and threads that prepare batches go on meanwhile."""
         graph = torch.cuda.CUDAGraph()
         stream = torch.cuda.current_stream()
         try:
@@ -66,7 +66,7 @@ class Recordings:
 
 @contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
-    """Work of the block in a stream of its own on a GPU: the default one cannot be recorded."""
+    """Run the block in a stream of its own on a GPU: work in the default stream cannot be recorded."""
     if device.type != "cuda":
         yield
         return
@@ -80,7 +80,7 @@ def own_stream(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _capturable(optimizer: Optimizer | None) -> Iterator[None]:
-    """torch's optimizers refuse to be recorded without this flag, and warn of steps that are not recorded with it."""
+    """Set the flag without which torch's optimizers refuse to be recorded; with it they warn of other steps."""
     groups = [] if optimizer is None else optimizer.param_groups
     for group in groups:
         group["capturable"] = True

@@ -50,7 +50,7 @@ class Contrast:
 
     @property
     def sides(self) -> tuple[Setting, Setting | None]:
-        """Both settings; the second is None where there is a number in its place."""
+        """Return both settings; the second is None where there is a number in its place."""
         better = Setting.parse(self.better, self.attention)
         return better, None if isinstance(self.than, float) else Setting.parse(self.than, self.attention)
 

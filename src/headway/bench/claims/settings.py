@@ -82,7 +82,7 @@ class Setting:
 
     @property
     def folder(self) -> str:
-        """A name for the folder of a run, without its segments."""
+        """Return a name for the folder of a run, without its segments."""
         text = str(self.encoding.with_segments(None))
         for sign, written in (("sharing=", ""), (":", "-"), (",", "-"), ("=", ""), ("+", "-and-")):
             text = text.replace(sign, written)

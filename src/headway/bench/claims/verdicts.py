@@ -55,7 +55,7 @@ class Entry:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Commands that would produce the missing results."""
+        """List the commands that would produce the missing results."""
         findings = (*self.findings, *self.unmeasured)
         return tuple(dict.fromkeys(command for finding in findings for command in finding.missing))
 

@@ -30,17 +30,17 @@ class Contestant:
 
     @property
     def name(self) -> str:
-        """The encoding's name, or "transformers"."""
+        """Return the encoding's name, or "transformers"."""
         return self.text.split(":")[0].strip()
 
     @property
     def choice(self) -> EncodingChoice:
-        """The encoding of a row of ours."""
+        """Return the encoding of a row of ours."""
         return EncodingChoice.parse(self.text)
 
     @property
     def their_settings(self) -> TheirSettings:
-        """The settings of a row of transformers."""
+        """Return the settings of a row of transformers."""
         _, options = split_choice(self.text)
         return TheirSettings.of({name: read_value(value) for name, value in options.items()})
 
@@ -60,7 +60,7 @@ class Contestant:
         return not self.theirs or self.their_settings.graphs
 
     def segments(self, default: str) -> str:
-        """Where this row's segments go."""
+        """Return where this row's segments go."""
         return "input" if self.theirs else self.choice.segments or default
 
     def check(self) -> None:
@@ -71,7 +71,7 @@ class Contestant:
             preset("tiny", encoding=self.text)
 
     def build(self, model: str, *, length: int, dropout: float, segments: str) -> PreTrainedModel:
-        """The model with its head for masked words, newly drawn."""
+        """Build the model with its head for masked words."""
         sizes = preset(model)
         shared: dict[str, Any] = {
             "max_position_embeddings": max(length, sizes.max_position_embeddings),
@@ -92,8 +92,8 @@ def row_name(text: str) -> str:
     return name + colon + options.replace(":", ",")
 
 
-def plain(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy whose attention is the formula as written."""
+def with_formula_attention(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a copy whose attention is the formula as written."""
     twin = copy.deepcopy(model)
     if isinstance(twin, EncoderForMaskedLM):
         twin.config.output_attentions = True  # the weights come from the plain formula
@@ -104,8 +104,8 @@ def plain(model: PreTrainedModel) -> PreTrainedModel:
 
 
 @torch.no_grad()
-def enliven(model: Any, length: int) -> None:
-    """Weights with which attention and position show in the output.
+def strengthen_weights(model: Any, length: int) -> None:
+    """Draw weights with which attention and position show in the output.
 
     Newly drawn ones are so small that attention is nearly an average and a bias nearly nothing: a path that lost either
     would still be near the right result, and the gate would see nothing. Here every layer keeps the size of what it

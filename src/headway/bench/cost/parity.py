@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.bench.cost.contestant import plain
+from headway.bench.cost.contestant import with_formula_attention
 from headway.encodings import Encoding
 
 Inputs = dict[str, Tensor]  # arguments of a model, by name
@@ -36,8 +36,8 @@ def parity(
         timed = _outputs_and_gradients(model, inputs, labels)
         if inference is not None:
             timed["inference"] = inference()
-        formula = _outputs_and_gradients(plain(model), inputs, labels)
-    exact = _outputs_and_gradients(plain(model).double(), inputs, labels)
+        formula = _outputs_and_gradients(with_formula_attention(model), inputs, labels)
+    exact = _outputs_and_gradients(with_formula_attention(model).double(), inputs, labels)
     model.train(was_training)
     dtype = timed["output"].dtype
     errors: dict[str, float | None] = {}
@@ -58,7 +58,7 @@ def parity_problem(errors: dict[str, float | None]) -> str | None:
 
 
 def _outputs_and_gradients(model: Any, inputs: Inputs, labels: Inputs) -> dict[str, Tensor]:
-    """Hidden states, and the loss's gradients: those of the encoding's parameters, and those of all others."""
+    """Return hidden states, and the loss's gradients: those of the encoding's parameters and those of all others."""
     output = model.base_model(**inputs).last_hidden_state.detach()
     modules = [module for module in model.modules() if isinstance(module, Encoding)]
     of_encoding = {id(parameter) for module in modules for parameter in module.parameters()}

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from headway.bench.cost.config import CostConfig
-from headway.bench.cost.contestant import Contestant, enliven
+from headway.bench.cost.contestant import Contestant, strengthen_weights
 from headway.bench.cost.flops import Flops, encoder_flops, head_flops
 from headway.bench.cost.parity import Inputs, parity
 from headway.bench.recording import Recordings, own_stream
@@ -78,7 +78,7 @@ class TimedModel:
         segments = self.contestant.segments(config.segments)
         built = self.contestant.build(case.model, length=case.length, dropout=config.dropout, segments=config.segments)
         self.model: Any = built.to(config.device)
-        enliven(self.model, case.length)
+        strengthen_weights(self.model, case.length)
         self.batch = MaskedBatch.random(
             config.batch_of(case.length),
             case.length,

@@ -59,7 +59,7 @@ class TheirSettings:
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> TheirSettings:
-        """The settings that a row's text names."""
+        """Return the settings that a row's text names."""
         if unknown := set(options) - set(ALLOWED):
             names = ", ".join(ALLOWED)
             raise ValueError(f"transformers: expected options among {names}, got {', '.join(sorted(unknown))}.")
@@ -67,13 +67,13 @@ class TheirSettings:
 
     @property
     def attention(self) -> str:
-        """The name of its attention in transformers' registries."""
+        """Return the name of its attention in transformers' registries."""
         if self.mask:
             return "sdpa"
         return "headway_no_mask_cudnn" if self.kernels == "cudnn" else "headway_no_mask"
 
     def build(self, sizes: dict[str, Any]) -> BertForMaskedLM:
-        """The model, newly drawn; `sizes` are a BertConfig's."""
+        """Build the model; `sizes` are those of a BertConfig."""
         AttentionInterface.register("headway_no_mask", sdpa_attention_forward)
         AttentionInterface.register("headway_no_mask_cudnn", cudnn_attention_forward)
         for name in ("headway_no_mask", "headway_no_mask_cudnn"):
@@ -98,7 +98,7 @@ class BertAtMaskedPlaces(BertForMaskedLM):  # type: ignore[misc]
 
 
 def no_mask(*args: Any, **given: Any) -> None:
-    """The mask of sequences without padding: none."""
+    """Return no mask: the sequences have no padding."""
 
 
 def cudnn_attention_forward(

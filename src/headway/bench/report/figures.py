@@ -44,6 +44,6 @@ def save_figure(path: Path, draw: Callable[[Figure], None], size: tuple[float, f
 
 
 def bare(axes: Axes) -> Axes:
-    """No grid, ticks only outside: for pictures."""
+    """Take the grid away, for pictures."""
     axes.grid(visible=False)
     return axes

@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 
 def pack(arrays: Mapping[str, tuple[Array, int]]) -> dict[str, Any]:
-    """Arrays, each with its number of bits, as one value for JSON."""
+    """Pack arrays, each with its number of bits, as one value for JSON."""
     index: dict[str, Any] = {}
     parts: list[bytes] = []
     at = 0
@@ -33,7 +33,7 @@ def pack(arrays: Mapping[str, tuple[Array, int]]) -> dict[str, Any]:
 
 
 def quantized(rows: Array, bits: int) -> tuple[Array, Array, Array]:  # (N, M)
-    """(N,) the least of each row, (N,) the step, and (N, M) whole numbers: row = least + step * number."""
+    """Return the least of each row (N,), the step (N,) and whole numbers (N, M): row = least + step * number."""
     whole = np.issubdtype(rows.dtype, np.integer)
     rows = rows.astype(np.float64)
     if not np.isfinite(rows).all():

@@ -55,18 +55,18 @@ def write_page(
 
 
 def script_json(value: Any) -> Markup:
-    """JSON that cannot end the script element it stands in."""
+    """Write JSON that cannot end the script element in which it stands."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return Markup(text.replace("<", "\\u003c"))
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number as pages write it: a true minus sign, a dash where there is none."""
+    """Write a number with a true minus sign; a dash where there is none."""
     return "–" if value is None else f"{value:.{digits}f}".replace("-", "−")
 
 
 def percent(value: float | None) -> str:
-    """A share in per cent; never rounded up to all or down to nothing."""
+    """Write a share in per cent, never rounded up to all or down to nothing."""
     if value is None:
         return "–"
     if 0.0 < value < 0.005:
@@ -77,7 +77,7 @@ def percent(value: float | None) -> str:
 
 
 def symbols(text: str) -> Markup:
-    """Escaped text with the papers' symbols as they are printed: F_P with a lowered P."""
+    """Escape text and write the papers' symbols as they are printed: F_P with a lowered P."""
     return Markup(re.sub(r"\b([A-Z])_([A-Z])(?![A-Za-z])", r"\1<sub>\2</sub>", str(escape(text))))
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from headway.bench.cost.contestant import Contestant, enliven, plain
+from headway.bench.cost.contestant import Contestant, strengthen_weights, with_formula_attention
 
 
 def build(text, **changes):
@@ -25,7 +25,7 @@ def test_options_go_to_the_encoding_and_sharing_and_segments_to_the_model():
         ("diet", "expected one of none, sinusoidal.*, got 'diet'"),
         ("learned+tissa", "got 'tissa'. Did you mean 'tisa'"),
         ("diet-abs:rank", r"expected NAME\[:OPTION=VALUE.*got 'diet-abs:rank'"),
-        ("diet-abs:rnk=3", "expected of diet-abs any of rank.*got rnk"),
+        ("diet-abs:rnk=3", "diet-abs has rank.*got rnk"),
         ("diet-rel:sharing=all", "sharing: expected one of none, head, layer, got 'all'"),
     ],
 )
@@ -51,7 +51,7 @@ def test_the_plain_copy_is_the_same_model_by_the_formula(text, monkeypatch):
     model = build(text).eval()
     words = torch.randint(5, 100, (2, 24))
     want = model(words).logits
-    twin = plain(model)
+    twin = with_formula_attention(model)
     monkeypatch.setattr("headway.models.context.attention", None)  # ours would call one of these
     monkeypatch.setattr("headway.models.context.self_attention", None)
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", None)  # theirs would
@@ -63,7 +63,7 @@ def test_the_plain_copy_is_the_same_model_by_the_formula(text, monkeypatch):
 @pytest.mark.parametrize("text", ["diet-rel", "diet-abs", "t5", "tisa", "tupe-rel", "shaw", "transformer-xl"])
 def test_a_visible_bias_changes_the_output(text):
     model = build(text).eval()
-    enliven(model, 24)
+    strengthen_weights(model, 24)
     words = torch.randint(5, 100, (2, 24))
     want = model(words).logits
     model.encoder.encoding.bias = lambda *args, **kwargs: None
@@ -74,18 +74,18 @@ def test_encodings_without_a_bias_stay_as_they_were():
     for text in ("none", "learned", "alibi"):
         model = build(text)
         before = [parameter.clone() for parameter in model.encoder.encoding.parameters()]
-        enliven(model, 24)
+        strengthen_weights(model, 24)
         assert all(torch.equal(a, b) for a, b in zip(before, model.encoder.encoding.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("text", ["none", "transformers"])
-def test_in_an_enlivened_model_tokens_look_at_one_another(text):
+def test_in_a_model_with_strong_weights_tokens_look_at_one_another(text):
     """Another word far away changes a token's output by more than rounding to half precision does."""
     changes = []
     for lively in (False, True):
         model = build(text).eval()
         if lively:
-            enliven(model, 24)
+            strengthen_weights(model, 24)
         words = torch.randint(5, 100, (1, 24))
         other = words.clone()
         other[0, -1] = 500

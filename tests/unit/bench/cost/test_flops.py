@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from headway.bench.cost.contestant import Contestant, plain
+from headway.bench.cost.contestant import Contestant, with_formula_attention
 from headway.bench.cost.flops import encoder_flops, head_flops
 from headway.bench.cost.steps import MaskedBatch
 from headway.models import EncoderForMaskedLM, preset
@@ -46,7 +46,7 @@ ROWS = [
 @pytest.mark.parametrize("text", ROWS)
 def test_as_torch_counts(text):
     contestant = Contestant(text)
-    model = plain(contestant.build("tiny", length=L, dropout=0.1, segments="input"))
+    model = with_formula_attention(contestant.build("tiny", length=L, dropout=0.1, segments="input"))
     words = MaskedBatch.random(B, L, model.config.vocab_size, seed=0, device="cpu")
     labels = words.masked_labels() if contestant.at_masked_places else words.all_labels()
     forward, training = counted(model, words.inputs(segments=False), labels)
@@ -59,7 +59,7 @@ def test_as_torch_counts(text):
 
 def test_linformer():
     config = preset("tiny", encoding="diet-abs", attention="linformer", projected_length=8, max_position_embeddings=L)
-    model = plain(EncoderForMaskedLM(config))
+    model = with_formula_attention(EncoderForMaskedLM(config))
     words = MaskedBatch.random(B, L, config.vocab_size, seed=0, device="cpu")
     forward, training = counted(model, words.inputs(segments=False), words.masked_labels())
     encoder = encoder_flops(config, B, L)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from headway.attention.call import attention
-from headway.bench.cost.contestant import Contestant, enliven
+from headway.bench.cost.contestant import Contestant, strengthen_weights
 from headway.bench.cost.parity import parity, parity_problem
 from headway.bench.cost.steps import MaskedBatch
 
@@ -17,7 +17,7 @@ def gate(text, *, bf16=False, inference=None):
     torch.manual_seed(0)
     contestant = Contestant(text)
     model = contestant.build("tiny", length=33, dropout=0.1, segments="input")
-    enliven(model, 33)
+    strengthen_weights(model, 33)
     words = MaskedBatch.random(2, 33, model.config.vocab_size, seed=0, device="cpu")
     inputs = words.inputs(segments=False)
     labels = words.masked_labels() if contestant.at_masked_places else words.all_labels()

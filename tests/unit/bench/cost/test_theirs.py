@@ -7,7 +7,7 @@ from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends
 from torch.testing import assert_close
 
 from headway.bench.cost import CostConfig
-from headway.bench.cost.contestant import Contestant, plain
+from headway.bench.cost.contestant import Contestant, with_formula_attention
 from headway.bench.cost.steps import Case, LossOnly, MaskedBatch, TimedModel
 
 B, L = 2, 24
@@ -42,13 +42,13 @@ def test_wrong_settings_say_what_is_right(text, message):
 
 @pytest.mark.parametrize("text", ["transformers", *NO_MASK])
 def test_all_settings_are_the_same_model(text):
-    """The same weights, output and loss; `plain` is transformers' eager attention."""
+    """The same weights, output and loss; the copy has transformers' eager attention."""
     theirs, model = build("transformers").eval(), build(text).eval()
     inputs, labels = inputs_and_labels(text, model)
     want, found = theirs(**inputs, **inputs_and_labels("transformers", theirs)[1]), model(**inputs, **labels)
     assert_close(found.loss, want.loss)
     assert_close(model.base_model(**inputs).last_hidden_state, theirs.base_model(**inputs).last_hidden_state)
-    twin = plain(model)
+    twin = with_formula_attention(model)
     assert twin.config._attn_implementation == "eager" and model.config._attn_implementation != "eager"
     assert_close(twin(**inputs, **labels).loss, want.loss)
 

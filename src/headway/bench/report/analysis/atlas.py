@@ -25,7 +25,7 @@ KIND_COLOURS = {  # as KINDS in analysis/explorer.js
 
 
 def draw_grid(figure: Figure, saved: Saved) -> None:
-    """Toeplitz R^2 of every head, as colours and numbers."""
+    """Draw the Toeplitz R² of every head, as colours and numbers."""
     values = np.array(saved.measures["heads"]["r2"])
     axes = _grid_axes(figure, "Toeplitz R² of position scores", values.shape)
     picture = axes.imshow(values, cmap=AMOUNT, vmin=0, vmax=1, aspect="auto")
@@ -37,7 +37,7 @@ def draw_grid(figure: Figure, saved: Saved) -> None:
 
 
 def draw_kinds(figure: Figure, saved: Saved) -> None:
-    """The kind of every head, from positions alone."""
+    """Draw the kind of every head, from positions alone."""
     kinds = np.array(saved.measures["heads"]["kinds"])
     names = list(KIND_COLOURS)
     axes = _grid_axes(figure, "Kinds of heads, from positions alone", kinds.shape)
@@ -59,7 +59,7 @@ def draw_kinds(figure: Figure, saved: Saved) -> None:
 
 
 def draw_atlas(figure: Figure, saved: Saved, *, name: str, title: str) -> None:
-    """A picture of every head, each in its own range of colours."""
+    """Draw a picture of every head, each in its own range of colours."""
     pictures = saved.arrays[name].astype(np.float64)  # (layers, H, P, P)
     low, high = np.quantile(pictures, TRIM, axis=(2, 3), keepdims=True)
     shares = np.clip((pictures - low) / np.where(high > low, high - low, 1.0), 0.0, 1.0)
@@ -73,7 +73,7 @@ def draw_atlas(figure: Figure, saved: Saved, *, name: str, title: str) -> None:
 
 
 def _tiled(pictures: Array) -> Array:
-    """All pictures as one, (layers * side, H * side), with gaps."""
+    """Join all pictures into one, (layers * side, H * side), with gaps."""
     layers, heads, side, _ = pictures.shape
     gap = max(1, round(side * GAP))
     framed = np.full((layers, heads, side + gap, side + gap), np.nan)
@@ -83,7 +83,7 @@ def _tiled(pictures: Array) -> Array:
 
 
 def draw_profiles(figure: Figure, saved: Saved) -> None:
-    """The profile of every head near offset 0, and its fit with most kernels (Wennberg and Henter 2021, Fig. 3)."""
+    """Draw every head's profile near offset 0 and its fit with most kernels (Wennberg and Henter 2021, Fig. 3)."""
     offsets = saved.arrays["heads.offsets"]
     near = np.abs(offsets) <= REACH
     x, profile = offsets[near], saved.arrays["heads.mean"][..., near]  # (layers, H, N)

@@ -16,7 +16,7 @@ NEAR, FAR = 512, 512  # offsets up to NEAR are all drawn; of those beyond, about
 
 
 def packed_arrays(saved: Saved) -> dict[str, Any]:
-    """Everything that scripts draw, as one value for JSON."""
+    """Pack everything that scripts draw as one value for JSON."""
     arrays = saved.arrays
     offsets = shown_offsets(arrays["heads.offsets"])
     chosen: dict[str, tuple[Array, int]] = {
@@ -54,14 +54,14 @@ def _patterns(saved: Saved, part: str, name: str) -> dict[str, tuple[Array, int]
 
 
 def shown_offsets(offsets: Array) -> Array:
-    """Which offsets are drawn: all near ones, evenly spaced far ones, the ends."""
+    """Choose the offsets that are drawn: all near ones, evenly spaced far ones, the ends."""
     distance = np.abs(offsets)
     step = max(1, -(-(int(distance.max()) - NEAR) // FAR))
     return np.flatnonzero((distance <= NEAR) | (distance % step == 0) | (distance == distance.max()))
 
 
 def pooled(pictures: Array) -> Array:  # (heads, P, P)
-    """Pictures halved in size, each pixel the mean of four, until all together are few enough."""
+    """Halve pictures, each pixel the mean of four, until all together are small enough."""
     while pictures.size > PICTURES and pictures.shape[-1] % 2 == 0 and pictures.shape[-1] > 16:
         heads, side, _ = pictures.shape
         pictures = pictures.reshape(heads, side // 2, 2, side // 2, 2).mean(axis=(2, 4))
@@ -69,7 +69,7 @@ def pooled(pictures: Array) -> Array:  # (heads, P, P)
 
 
 def cropped(pictures: Array) -> Array:  # (heads, C, C)
-    """The first positions of pictures, fewer where there are many heads."""
+    """Cut pictures to the first positions, fewer where there are many heads."""
     side = pictures.shape[-1]
     while len(pictures) * side * side > CORNERS and side > 16:
         side //= 2

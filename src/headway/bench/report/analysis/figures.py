@@ -29,7 +29,7 @@ def analysis_figures(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def figures_of(saved: Saved) -> Figures:
-    """The figures there are for a model, by the name of the file."""
+    """List the figures that a model has, by the name of the file."""
     layers, heads = np.shape(saved.measures["heads"]["r2"])
     atlas = (0.9 * heads + 1.0, 0.9 * layers + 0.8)
     grid = (0.5 * heads + 2.2, 0.42 * layers + 1.2)
@@ -56,7 +56,7 @@ def figures_of(saved: Saved) -> Figures:
 
 
 def draw_table(figure: Figure, saved: Saved) -> None:
-    """E_P E_P^T, its windows, lengths and neighbours (Wennberg and Henter 2021, Figs. 1, 2 and 4)."""
+    """Draw E_P E_Pᵀ, its windows, lengths and neighbours (Wennberg and Henter 2021, Figs. 1, 2 and 4)."""
     table, length = saved.measures["table"], saved.measures["model"]["positions"]
     (gram, windows), (norms, neighbours) = figure.subplots(2, 2)
     extent = (-0.5, length - 0.5, length - 0.5, -0.5)
@@ -80,7 +80,7 @@ def draw_table(figure: Figure, saved: Saved) -> None:
 
 
 def draw_cosines(figure: Figure, saved: Saved) -> None:
-    """Distribution of cosines between positions (Chen et al. 2021b, Fig. 5)."""
+    """Draw the distribution of cosines between positions (Chen et al. 2021b, Fig. 5)."""
     edges, counts = saved.arrays["table.cosines.edges"], saved.arrays["table.cosines.counts"]
     axes = figure.subplots()
     axes.stairs(counts / counts.sum(), edges, fill=True, color=SERIES[0])
@@ -88,7 +88,7 @@ def draw_cosines(figure: Figure, saved: Saved) -> None:
 
 
 def draw_first(figure: Figure, saved: Saved) -> None:
-    """Attention to the first token, by layer: the mean over heads and the range."""
+    """Draw attention to the first token by layer: the mean over heads and the range."""
     axes = figure.subplots()
     parts = {"positions alone": saved.measures["heads"], "on texts": saved.measures["texts"]}
     for n, (name, part) in enumerate(parts.items()):
@@ -99,7 +99,7 @@ def draw_first(figure: Figure, saved: Saved) -> None:
 
 
 def draw_ranks(figure: Figure, saved: Saved) -> None:
-    """Ranks on texts (Chen et al. 2021b, Figs. 2 and 8): whole scores by layer, parts of them in the first."""
+    """Draw ranks on texts (Chen et al. 2021b, Figs. 2, 8): whole scores by layer, and parts of them in the first."""
     ranks = saved.measures["texts"]["ranks"]
     layers, heads = figure.subplots(1, 2)
     for n, kind in enumerate(("numerical", "relative", "effective")):
@@ -114,7 +114,7 @@ def draw_ranks(figure: Figure, saved: Saved) -> None:
 
 
 def draw_curves(figure: Figure, saved: Saved) -> None:
-    """What is added to the scores, by offset, one line a head."""
+    """Draw what is added to the scores by offset, a line for each head."""
     mean, offsets = saved.arrays["curves.mean"], saved.arrays["curves.offsets"]
     columns = min(4, len(mean))
     grid = figure.subplots(-(-len(mean) // columns), columns, squeeze=False, sharex=True)

@@ -39,7 +39,7 @@ def analysis_page(folder: str | os.PathLike[str]) -> Path:
 
 
 def how_it_was_made(saved: Saved) -> dict[str, str]:
-    """What was asked and with which versions, one line each; empty where no command recorded it."""
+    """List what was asked and with which versions, a line each; nothing where no command recorded it."""
     found = {"revision_on_the_Hub": saved.measures["model"].get("revision")}
     parts: dict[str, Any] = {"command": saved.command, **(saved.config or {}), **found, **(saved.environment or {})}
     return {name: _line(value) for name, value in parts.items() if value is not None}

@@ -28,14 +28,14 @@ class Saved:
 
     @property
     def name(self) -> str:
-        """What the model is called."""
+        """Return the model's name."""
         if self.config is None:
             return f"a {self.measures['model']['model_type']} model"
         source = Path(self.config["model"])  # of a folder, the end of its path: many are called "model"
         return str(Path(*source.parts[-2:])) if self.config["weights"] else str(source)
 
     def per_head(self, name: str) -> Array:
-        """An array over layers and heads as one row a head: (layers * H, ...)."""
+        """Reshape an array over layers and heads to one row for each head: (layers * H, ...)."""
         array = self.arrays[name]
         return array.reshape(-1, *array.shape[2:])
 

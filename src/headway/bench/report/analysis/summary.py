@@ -24,13 +24,13 @@ KIND_WORDS = {
 
 
 def findings(measures: dict[str, Any]) -> list[str]:
-    """What stands at the top of the page."""
+    """Write the findings at the top of the page."""
     sentences = (_table, _seam, _heads, _fits, _kinds, _texts, _same_token)
     return [sentence for sentence in (say(measures) for say in sentences) if sentence]
 
 
 def left_out(measures: dict[str, Any]) -> dict[str, str]:
-    """For each part that this model or call lacks, why."""
+    """Say for each part that this model or call lacks why it does."""
     reasons = {
         "table": "The model adds no position to its input, so there is no table of position embeddings to look at.",
         "segments": "The model knows no segments (sentence A, sentence B), so there is no segment pattern.",
@@ -48,7 +48,7 @@ def left_out(measures: dict[str, Any]) -> dict[str, str]:
 
 
 def tiles(measures: dict[str, Any]) -> list[tuple[str, str]]:
-    """A few numbers: what, value."""
+    """List a few numbers with their names."""
     heads = measures["heads"]
     most = max(heads["fits"], key=int)
     shown = [
@@ -65,7 +65,7 @@ def tiles(measures: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def kind_counts(measures: dict[str, Any]) -> list[dict[str, Any]]:
-    """How many heads are of each kind, from positions alone and on texts."""
+    """Count heads of each kind, from positions alone and on texts."""
     alone = Counter(np.ravel(measures["heads"]["kinds"]).tolist())
     text = None if measures["texts"] is None else Counter(np.ravel(measures["texts"]["kinds"]).tolist())
     return [
@@ -152,7 +152,7 @@ def _same_token(measures: dict[str, Any]) -> str:
 
 
 def rank_table(measures: dict[str, Any]) -> dict[str, list[str]]:
-    """For each part of the scores, the median and range over heads of each rank in `RANKS`."""
+    """Tabulate, for each part of the scores, median and range over heads of each rank in `RANKS`."""
     if measures["texts"] is None:
         return {}
     average = measures["texts"]["ranks"]["average"]

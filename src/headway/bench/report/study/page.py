@@ -89,7 +89,7 @@ def _is_best(row: str, column: Mapping[str, Any], cells: Mapping[str, Any]) -> b
 
 
 def _simple(results: Results) -> list[tuple[str, str, str, float]]:
-    """Simple classifiers: task, which, metric, value in per cent."""
+    """List simple classifiers: task, which, metric, value in per cent."""
     return [
         (task, name, metric.replace("_", " "), 100 * value)
         for task, found in results["baselines"].items()
@@ -108,7 +108,7 @@ def _losses(results: Results) -> list[dict[str, Any]]:
 
 
 def _quality(results: Results) -> Any:
-    """Cost against quality: the mean of all columns of tasks against the time of a training step."""
+    """Draw the mean of all columns of tasks against the time of a training step."""
     if results["cost"] is None:
         return None
     tasks = [
@@ -141,7 +141,7 @@ def _cost(results: Results) -> Any:
 
 
 def _patterns(results: Results, analyses: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Each row's heads, a small curve each."""
+    """Draw a small curve for each head of each row."""
     return [
         {
             "row": row,
@@ -163,7 +163,7 @@ def _patterns(results: Results, analyses: Mapping[str, str]) -> list[dict[str, A
 
 
 def _ranks(results: Results) -> list[dict[str, Any]]:
-    """Effective rank of the scores on held-out texts, mean over heads, by layer."""
+    """Return the effective rank of scores on held-out texts by layer, mean over heads."""
     return [
         {
             "row": row,
@@ -177,7 +177,7 @@ def _ranks(results: Results) -> list[dict[str, Any]]:
 
 
 def _models(results: Results) -> dict[str, Any]:
-    """The first seed's pretraining of each row."""
+    """Return the first seed's pretraining of each row."""
     found: dict[str, Any] = {}
     for each in results["pretraining"]:
         found.setdefault(each["row"], each)

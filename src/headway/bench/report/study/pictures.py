@@ -12,7 +12,7 @@ SMALL = (110, 56)  # of a head's curve
 
 
 def scatter(points: Sequence[tuple[str, float, float]], *, x_label: str, y_label: str) -> Markup:
-    """Named points; names that would lie on one another are moved apart."""
+    """Draw named points; names that would overlap are moved apart."""
     xs, ys = _range([x for _, x, _ in points]), _range([y for _, _, y in points])
 
     def place(x: float, y: float) -> tuple[float, float]:
@@ -60,7 +60,7 @@ def _axes(xs, ys, place, x_label: str, y_label: str) -> Markup:  # type: ignore[
 
 
 def head_curve(offsets: Sequence[int], values: Sequence[float], name: str) -> Markup:
-    """One head's position score by offset; the range is its own, the dashed line is offset 0."""
+    """Draw one head's position score by offset, in its own range; the dashed line is offset 0."""
     low, high = _range(values)
     width, height = SMALL
     span = (offsets[-1] - offsets[0]) or 1
