@@ -196,3 +196,21 @@ def test_the_encoding_is_that_graph(build):
     w_keys, w_values = tables(enc, 1)
     assert_close(enc.bias(1, 6, 6).dense(q), EdgeKeys(w_keys, labels).dense(q), **EXACT)
     assert_close(enc.value_bias(1, 6, 6).dense(), EdgeValues(w_values, labels).dense(), **EXACT)
+
+
+@pytest.mark.parametrize("length", [1, 5, 9])
+def test_music_transformer_is_shaw_without_values_and_without_clipping(build, length):
+    """Huang et al. (2019): softmax((Q K^T + S) / sqrt(D)) V, where S[i, j] = Q[i] . E[j - i]."""
+    enc = build("music-transformer", max_length=9)
+    q, k, v = random(3, 2, 2, length, 4).unbind(0)
+    assert enc.value_bias(0, length, length) is None
+    for layer in range(2):
+        table = enc.key_table.detach()[layer]  # offset -8 first
+        relative = torch.zeros(2, 2, length, length, dtype=torch.float64)
+        for i in range(length):
+            for j in range(length):
+                relative[:, :, i, j] = (q[:, :, i] * table[:, j - i + 8]).sum(-1)
+        scores = (q @ k.mT + relative) / 2
+        got = attend(q, k, v, enc.bias(layer, length, length), None, 0.5)
+        assert_close(got, (scores, scores.softmax(-1) @ v), **EXACT)
+    assert build("music-transformer", clip=2).key_table.shape[-2] == 5

@@ -8,7 +8,8 @@ from headway.encodings.registry import ENCODINGS, SEGMENTS, option_names
 from headway.encodings.rotary import Rope
 from headway.encodings.scalar_and_diet import AbsScalar, DietAbs, DietRel, RelScalar
 from headway.encodings.segments import SegmentInput, SegmentPerHead
-from headway.encodings.shaw import Shaw
+from headway.encodings.shaw import MusicTransformer, Shaw
+from headway.encodings.synthesizer import Synthesizer
 from headway.encodings.t5 import T5, t5_buckets
 from headway.encodings.tisa import Tisa
 from headway.encodings.together import Together, parts_of
@@ -29,6 +30,7 @@ __all__ = [
     "Encoding",
     "EncodingChoice",
     "Learned",
+    "MusicTransformer",
     "NoPosition",
     "PositionEncoding",
     "RelScalar",
@@ -37,6 +39,7 @@ __all__ = [
     "SegmentPerHead",
     "Shaw",
     "Sinusoidal",
+    "Synthesizer",
     "Tisa",
     "Together",
     "TransformerXL",

@@ -10,7 +10,8 @@ from headway.encodings.base import Encoding, PositionEncoding
 from headway.encodings.rotary import Rope
 from headway.encodings.scalar_and_diet import AbsScalar, DietAbs, DietRel, RelScalar
 from headway.encodings.segments import SegmentInput, SegmentPerHead
-from headway.encodings.shaw import Shaw
+from headway.encodings.shaw import MusicTransformer, Shaw
+from headway.encodings.synthesizer import Synthesizer
 from headway.encodings.t5 import T5
 from headway.encodings.tisa import Tisa
 from headway.encodings.transformer_xl import TransformerXL
@@ -21,6 +22,7 @@ ENCODINGS: dict[str, type[PositionEncoding]] = {
     "sinusoidal": Sinusoidal,
     "learned": Learned,
     "shaw": Shaw,
+    "music-transformer": MusicTransformer,
     "transformer-xl": TransformerXL,
     "t5": T5,
     "tupe-abs": TupeAbs,
@@ -32,6 +34,7 @@ ENCODINGS: dict[str, type[PositionEncoding]] = {
     "tisa": Tisa,
     "rope": Rope,
     "alibi": Alibi,
+    "synthesizer": Synthesizer,
 }
 
 SEGMENTS: dict[str, type[SegmentInput] | type[SegmentPerHead] | None] = {

@@ -5,6 +5,8 @@ Shaw, Uszkoreit and Vaswani (2018), "Self-Attention with Relative Position Repre
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -31,7 +33,7 @@ class Shaw(PositionEncoding):
 
     name = "shaw"
     paper = "Shaw et al. 2018, Eqs. 3, 4"
-    places = ("scores", "values")
+    places: ClassVar[tuple[str, ...]] = ("scores", "values")
     default_sharing = "none"
     meets_query = True
 
@@ -73,3 +75,29 @@ class Shaw(PositionEncoding):
         if self.value_table is None:
             return None
         return RelativeValues(self.value_table[self.layer_set(layer)], q_start, q_len, k_len)
+
+
+class MusicTransformer(Shaw):
+    """Shaw's vectors for the keys alone, one for each offset.
+
+    Paper:    Huang et al. (2019), "Music Transformer", relative attention, S^rel = Q (E^r)^T
+    Formula:  bias[h, i, j] = scale * q[h, i] . key_table[l, h, clip(j - i, -K, K) + K]
+    Symbols:  E^r -> key_table, (layers, heads, 2K+1, D);  D_h -> D;  K -> clip
+    Departs:  the paper is causal and has vectors for j <= i; encoders have them for both directions. clip=None, the
+              default, gives each offset within max_length a vector of its own, and longer texts the outermost ones.
+              Normal initialisation with `init_std`
+    Yields:   RelativeKeys, layers * heads * (2K+1) * D parameters
+    Checked:  tests/parity/test_shaw.py
+
+    It is "shaw:clip=none,values=false" under the name of the paper that leaves the values out. As in the paper's
+    skewing, `RelativeKeys` multiplies q with the table first, so that no vector for each pair is stored.
+    """
+
+    name = "music-transformer"
+    paper = "Huang et al. 2019"
+    places = ("scores",)
+
+    def __init__(
+        self, dims: Dimensions, *, sharing: str | None = None, clip: int | None = None, init_std: float = 0.02
+    ) -> None:
+        super().__init__(dims, sharing=sharing, clip=clip, values=False, init_std=init_std)

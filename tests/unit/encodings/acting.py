@@ -5,7 +5,7 @@ from torch.testing import assert_close
 
 SIZES = {"num_layers": 2, "num_heads": 2, "head_dim": 4, "max_length": 16}
 E = 8
-TOGETHER = ["learned+tisa", "sinusoidal+diet-rel", "rope+alibi", "shaw+t5", "learned+shaw"]
+TOGETHER = ["learned+tisa", "sinusoidal+diet-rel", "rope+alibi", "shaw+t5", "learned+shaw", "t5+synthesizer"]
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from headway.encodings.base import Dimensions
 from headway.encodings.choice import EncodingChoice, with_one_encoding
 from headway.encodings.registry import option_names
+from headway.encodings.scalar_and_diet import AbsScalar, DietAbs
 from headway.models import PRESETS
 from headway.models.translation import TRANSLATION_PRESETS
 
@@ -103,7 +104,7 @@ def complete_choice(choice: EncodingChoice, width: int | None = None) -> Encodin
         parameters = inspect.signature(kind).parameters
         options |= {name: parameters[name].default for name in option_names(kind)}
     options |= choice.options
-    if "rank" in options and options["rank"] is None:
+    if options.get("rank", 0) is None and any(issubclass(kind, AbsScalar | DietAbs) for kind in choice.kinds):
         options["rank"] = width
     sharing = next((kind.default_sharing for kind in choice.kinds if kind.default_sharing is not None), None)
     return replace(choice, options=options, sharing=choice.sharing or sharing)

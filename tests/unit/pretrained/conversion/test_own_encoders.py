@@ -28,7 +28,7 @@ SIZES = {
 }
 FITTED = ("tisa", "diet-rel", "diet-abs", "t5")
 CHEAP = {"tisa": {"kernels": 1}}
-NO_BIAS_ALONE = ("shaw", "transformer-xl", "rope")  # they meet, or turn, the words' own queries
+NO_BIAS_ALONE = ("shaw", "music-transformer", "transformer-xl", "rope")  # they meet, or turn, the words' own queries
 
 
 @pytest.fixture
