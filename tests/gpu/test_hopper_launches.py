@@ -149,11 +149,11 @@ def test_inference_with_a_low_rank_bias(no_gpu, heads, length):
 def test_layers_share_one_matrix(no_gpu, monkeypatch, encoding, length, kernels):
     """Where the kernels would multiply a shared bias out, that is done once; its gradients are added up first."""
     from headway.attention.triton import matrix_kernel
-    from headway.models import frame
+    from headway.models import context
 
     made = []
     monkeypatch.setattr(matrix_kernel, "matrix_kernel", counted(matrix_kernel.matrix_kernel, made))
-    monkeypatch.setattr(frame, "self_attention", functools.partial(hw.self_attention, backend="triton"))
+    monkeypatch.setattr(context, "self_attention", functools.partial(hw.self_attention, backend="triton"))
     config = hw.preset(
         "tiny",
         encoding=encoding,

@@ -24,7 +24,7 @@ pytestmark = [
 @pytest.mark.parametrize("encoding", ["t5", "tupe-rel", "diet-abs"])
 def test_layers_that_share_a_bias(one_tile, encoding, length, compiled, monkeypatch):
     """Multiplied out once, they come no further from float64 than multiplied out in every layer."""
-    frame = importlib.import_module("headway.models.context")
+    context = importlib.import_module("headway.models.context")
     sizes = {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 3, "max_position_embeddings": 300}
     config = hw.preset("tiny", encoding=f"{encoding}:sharing=layer", vocab_size=50, **sizes)
     model = hw.EncoderModel(config).to(DEVICE).eval()
@@ -32,7 +32,7 @@ def test_layers_that_share_a_bias(one_tile, encoding, length, compiled, monkeypa
         torch.nn.init.normal_(parameter, std=0.3)
     words = torch.randint(50, (5, length), device=DEVICE)
     upstream = torch.randn(5, length, 128, device=DEVICE)
-    once, shared = frame.for_layers, []
+    once, shared = context.for_layers, []
 
     def result(model, half):
         torch._dynamo.reset()
@@ -47,9 +47,9 @@ def test_layers_that_share_a_bias(one_tile, encoding, length, compiled, monkeypa
         return shared[-1]
 
     truth = result(copy.deepcopy(model).double(), half=False)
-    monkeypatch.setattr(frame, "for_layers", once if compiled else recorded)
+    monkeypatch.setattr(context, "for_layers", once if compiled else recorded)
     of_once = result(model, half=True)
-    monkeypatch.setattr(frame, "for_layers", lambda bias, *sizes, **kinds: bias)
+    monkeypatch.setattr(context, "for_layers", lambda bias, *sizes, **kinds: bias)
     of_each = result(model, half=True)
     for right, mine, theirs in zip(truth, of_once, of_each, strict=True):
         assert (mine - right).norm() <= 1.5 * (theirs - right).norm() + 0.01 * right.norm()

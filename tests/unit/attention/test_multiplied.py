@@ -79,10 +79,10 @@ def test_other_derivatives_go_the_plain_way(monkeypatch):
 @pytest.mark.parametrize("beside", ["nothing", "values", "scores", "mask", "documents"])
 def test_a_model_asks_for_it_where_nothing_is_beside_the_bias(monkeypatch, beside):
     """The kernels take a matrix alone, and a structured bias beside much else."""
-    from headway.models import frame
+    from headway.models import context
 
     asked = []
-    monkeypatch.setattr(frame, "for_layers", lambda bias, *sizes, **kinds: asked.append(bias) or bias)
+    monkeypatch.setattr(context, "for_layers", lambda bias, *sizes, **kinds: asked.append(bias) or bias)
     sizes, options = {"num_layers": 2, "num_heads": 2, "head_dim": 4, "max_length": 8}, {}
     encodings = [encoding("t5", **sizes)]
     if beside == "values":
@@ -93,7 +93,7 @@ def test_a_model_asks_for_it_where_nothing_is_beside_the_bias(monkeypatch, besid
         options = {"mask": torch.ones(1, 1, 1, 8, dtype=torch.bool)}
     elif beside == "documents":
         options = {"documents": torch.zeros(1, 8, dtype=torch.long)}
-    frame.ForwardContext(encodings, scale=None, q_len=8, k_len=8, x=torch.randn(1, 8, 8), heads=(2, 4), **options)
+    context.ForwardContext(encodings, scale=None, q_len=8, k_len=8, x=torch.randn(1, 8, 8), heads=(2, 4), **options)
     assert len(asked) == (beside == "nothing")
 
 
