@@ -67,11 +67,13 @@ def test_another_shape_is_refused(given):
 
 @pytest.mark.parametrize(("encoding", "packed"), [("none", True), ("diet-rel", True), ("shaw", True), ("rope", False)])
 def test_an_encoder_hands_over_what_it_projected_unless_it_turns_it(encoding, packed, monkeypatch):
-    from headway.models import EncoderConfig, EncoderModel, frame
+    from headway.models import EncoderConfig, EncoderModel, context
 
     calls = []
-    own = frame.self_attention
-    monkeypatch.setattr(frame, "self_attention", lambda qkv, **options: calls.append(qkv.shape) or own(qkv, **options))
+    own = context.self_attention
+    monkeypatch.setattr(
+        context, "self_attention", lambda qkv, **options: calls.append(qkv.shape) or own(qkv, **options)
+    )
     config = EncoderConfig(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, encoding=encoding)
     EncoderModel(config)(torch.randint(5, 50, (2, 12)))
     assert calls == ([(2, 12, 3, 2, 16)] * 2 if packed else [])
