@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from headway.bench.study.plan import Claim, Column, Plan, Row
 from headway.bench.study.plans.recipes import builtin_finetuning
-from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig, Rhythm, Text
+from headway.bench.tasks.pretrain import EncoderChoice, Intervals, Optimisation, PretrainConfig, Text
 
 TASK = "builtin:acceptability"
 
@@ -35,7 +35,7 @@ def plan(size: str, data: str | None) -> Plan:
             model=EncoderChoice(preset="tiny", changes={"hidden_size": 64, "intermediate_size": 128}),
             text=Text(corpus=("builtin:10000",), length=64, validation=0.05),
             optimisation=Optimisation(steps=steps, batch=32, learning_rate=3e-3, warmup=0.1),
-            rhythm=Rhythm(log=25, evaluate=steps, checkpoint=200),
+            intervals=Intervals(log=25, evaluate=steps, checkpoint=200),
         ),
         finetune={TASK: builtin_finetuning(TASK, rate=1e-3, epochs=2, limit=2000)},
         analyse=True,

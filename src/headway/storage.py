@@ -15,12 +15,15 @@ from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields, is_dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
 
 LEFTOVER = ".tmp"  # temporary files are named .NAME.RANDOM.tmp
 # Metadata of a field that was added to a configuration after results with it were kept: at its default it is left out
 # of the configuration's description, so that the hashes of older configurations stay the same.
-LATER = {"later": True}
+OMIT_DEFAULT = {"omit_default": True}
 
 
 @contextmanager
@@ -112,14 +115,44 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def settings(config: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass, also of nested ones, without those marked `LATER` that have their default."""
+    """Return the fields of a dataclass, and of dataclasses in it, by name.
+
+    Fields marked `OMIT_DEFAULT` are left out at their default, so that configurations written before such a field
+    existed keep their hash.
+    """
     found = {field.name: getattr(config, field.name) for field in fields(config) if not _is_omitted(config, field)}
     return {name: settings(value) if is_dataclass(value) else value for name, value in found.items()}
 
 
 def _is_omitted(config: Any, field: Field[Any]) -> bool:
     default = field.default if field.default_factory is MISSING else field.default_factory()
-    return bool(field.metadata.get("later")) and getattr(config, field.name) == default
+    return bool(field.metadata.get("omit_default")) and getattr(config, field.name) == default
+
+
+def plain_settings(config: Any) -> dict[str, Any]:
+    """Return `settings` as the plain values that JSON has."""
+    value: dict[str, Any] = json.loads(json.dumps(settings(config)))
+    return value
+
+
+def restore(kind: type[T], value: Mapping[str, Any]) -> T:
+    """Build the dataclass that `plain_settings` was given; names that it has no field for are left out."""
+    hints = get_type_hints(kind)
+    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: _restored(hints[name], part) for name, part in value.items() if name in known})
+
+
+def _restored(hint: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    if get_origin(hint) in (Union, UnionType):
+        hint = next(each for each in get_args(hint) if each is not type(None))
+    if is_dataclass(hint) and isinstance(hint, type):
+        return restore(hint, value)
+    if get_origin(hint) is tuple and isinstance(value, list):
+        inner = [each for each in get_args(hint) if each is not Ellipsis] or [Any]
+        return tuple(_restored(inner[min(at, len(inner) - 1)], each) for at, each in enumerate(value))
+    return value
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

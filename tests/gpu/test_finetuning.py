@@ -12,7 +12,7 @@ from headway.bench.data.text.tokenizers import train_tokenizer
 from headway.bench.tasks.finetune import Data, Grid, Start, run
 from headway.bench.tasks.finetune.recipes import quick
 from headway.bench.tasks.finetune.training_step import TrainingStep
-from headway.bench.tasks.training.runs import RunFolder
+from headway.bench.tasks.training.run_folder import RunFolder
 from headway.encodings import ENCODINGS
 from headway.models import EncoderForMaskedLM, preset
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig, Rhythm, Text, run
+from headway.bench.tasks.pretrain import EncoderChoice, Intervals, Optimisation, PretrainConfig, Text, run
 from headway.bench.tasks.training import checkpoint
 from headway.bench.tasks.training.loop import Training
-from headway.bench.tasks.training.runs import RunFolder
+from headway.bench.tasks.training.run_folder import RunFolder
 
 pytestmark = [
     pytest.mark.gpu,
@@ -27,7 +27,7 @@ def config():
         model=EncoderChoice(preset="tiny", encoding="diet-rel"),
         text=Text(corpus=("builtin:5000",), length=64, validation=0.05, evaluation_rows=64),
         optimisation=Optimisation(steps=60, batch=32, learning_rate=1e-3, warmup=0.1),
-        rhythm=Rhythm(log=10, evaluate=30, checkpoint=20),
+        intervals=Intervals(log=10, evaluate=30, checkpoint=20),
     )
 
 

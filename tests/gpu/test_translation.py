@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headway.bench.tasks.training.runs import RunFolder
+from headway.bench.tasks.training.run_folder import RunFolder
 from headway.bench.tasks.translate import run
 from headway.bench.tasks.translate.recipes import recipe
 from headway.encodings import ENCODINGS
@@ -133,7 +133,7 @@ def test_replayed_steps_are_the_plain_ones(tmp_path, monkeypatch, encoding, comp
         model=replace(config.model, encoding=encoding, changes={**config.model.changes, "hidden_dropout_prob": 0.1}),
         data=replace(config.data, source="builtin:2000", translated=0),
         optimisation=plan,
-        rhythm=replace(config.rhythm, log=10, evaluate=30, checkpoint=30),
+        intervals=replace(config.intervals, log=10, evaluate=30, checkpoint=30),
     )
     run(config, tmp_path / "plain", progress=False, graphs=False)
     assert not replays

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from headway.bench.data.text.tokenizers import train_tokenizer
 from headway.bench.tasks.finetune import Data, Grid, Spans, Start, predictions, run, run_all
 from headway.bench.tasks.finetune.recipes import quick
-from headway.bench.tasks.training.runs import RunStopped
+from headway.bench.tasks.training.run_folder import RunStopped
 from headway.cli import app
 from headway.models import EncoderForMaskedLM, preset
 
@@ -159,8 +159,8 @@ def weights(folder):
 def test_a_killed_run_ends_the_same(folders, glue, tmp_path):
     """Killed between two checkpoints, after the best weights so far were saved; then taken on in another process."""
     data = Data(train=(str(glue),), on_error="skip")
-    rhythm = {"epochs": 2, "batch": 16, "evaluate": 3, "checkpoint": 5}
-    config = small("sst2", folders / "ours", rates=(3e-4,), data=data, **rhythm)
+    schedule = {"epochs": 2, "batch": 16, "evaluate": 3, "checkpoint": 5}
+    config = small("sst2", folders / "ours", rates=(3e-4,), data=data, **schedule)
     code = f"from headway.bench.tasks.finetune import *; run({config!r}, {str(tmp_path / 'killed')!r}, cpu=True)"
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
     deadline = time.monotonic() + 120

@@ -16,7 +16,7 @@ from transformers import AutoModelForMaskedLM, pipeline
 from typer.testing import CliRunner
 
 from headway.bench.data import MlmBatches, Shards, open_corpus
-from headway.bench.tasks.pretrain import Rhythm, RunStopped, Text
+from headway.bench.tasks.pretrain import Intervals, RunStopped, Text
 from headway.bench.tasks.training import checkpoint
 from headway.cli import app
 
@@ -29,8 +29,10 @@ data = shards
 
 def test_it_learns_more_than_frequencies_and_the_saved_model_fills_masks(tmp_path, data):
     wider = {"num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 128, **WITHOUT_DROPOUT}
-    seldom = Rhythm(log=50, evaluate=500, checkpoint=500)
-    result = pretrain(tiny(data, model=wider, steps=500, batch=32, learning_rate=3e-3, rhythm=seldom), tmp_path / "run")
+    seldom = Intervals(log=50, evaluate=500, checkpoint=500)
+    result = pretrain(
+        tiny(data, model=wider, steps=500, batch=32, learning_rate=3e-3, intervals=seldom), tmp_path / "run"
+    )
 
     train, held_out = Shards(Path(data) / "shards"), Shards(Path(data) / "shards", "validation")
     counts = np.bincount(np.concatenate([train[row][0] for row in range(len(train))]), minlength=train.vocab_size) + 1.0

@@ -11,7 +11,7 @@ import pytest
 from tiny_pretraining import STEPS, TINY, WITHOUT_DROPOUT, pretrain, shards, tiny
 from training_runs import assert_close, finished, forked_for, log, one_thread, until, weights
 
-from headway.bench.tasks.pretrain import Rhythm
+from headway.bench.tasks.pretrain import Intervals
 from headway.bench.tasks.training import checkpoint
 
 _one_thread = pytest.fixture(scope="module", autouse=True)(one_thread)
@@ -43,7 +43,7 @@ def test_two_processes_are_one_and_resume(tmp_path, data, forked, fsdp):
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_dead_process_stops_the_others(tmp_path, data, forked, victim):
-    config = tiny(data, steps=100_000, rhythm=Rhythm(log=10, evaluate=100_000, checkpoint=10))
+    config = tiny(data, steps=100_000, intervals=Intervals(log=10, evaluate=100_000, checkpoint=10))
     started = forked.pair(config, tmp_path / "run")
     until(lambda: checkpoint.steps(tmp_path / "run" / "checkpoints"), started[0][1])
     started[victim][0].kill()

@@ -26,7 +26,7 @@ from training_runs import (
     weights,
 )
 
-from headway.bench.tasks.pretrain import Rhythm, RunStopped, Text
+from headway.bench.tasks.pretrain import Intervals, RunStopped, Text
 from headway.bench.tasks.training import checkpoint
 from headway.bench.tasks.training.objective import MaskedWords
 
@@ -35,8 +35,8 @@ data, forked = shards, forked_for("headway.bench.tasks.pretrain")
 
 
 def test_killed_anywhere_it_ends_with_the_same_bits(tmp_path, data, forked):
-    often = Rhythm(log=3, evaluate=8, checkpoint=2)
-    config, killed = tiny(data, rhythm=often), tmp_path / "killed"
+    often = Intervals(log=3, evaluate=8, checkpoint=2)
+    config, killed = tiny(data, intervals=often), tmp_path / "killed"
     pretrain(config, tmp_path / "whole")
     draw = random.Random()
     points = []
@@ -108,7 +108,7 @@ def test_resuming_with_another_configuration(tmp_path, data, monkeypatch):
     with pytest.raises(ValueError, match=r"learning_rate was 0\.01 and is 0\.02; seed was 0 and is 1"):
         pretrain(tiny(data, model=WITHOUT_DROPOUT, learning_rate=0.02, seed=1), tmp_path / "run", resume=True)
     # How often it reports, and in how many parts it computes, is free.
-    freed = tiny(data, model=WITHOUT_DROPOUT, accumulate=2, rhythm=Rhythm(log=3, keep=1))
+    freed = tiny(data, model=WITHOUT_DROPOUT, accumulate=2, intervals=Intervals(log=3, keep=1))
     pretrain(freed, tmp_path / "run", resume=True)
     pretrain(tiny(data, model=WITHOUT_DROPOUT), tmp_path / "whole")
     assert_close(weights(tmp_path / "whole"), weights(tmp_path / "run"))
@@ -133,7 +133,7 @@ def test_resuming_with_data_that_changed(tmp_path, data, monkeypatch):
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path, data, forked):
-    config = tiny(data, steps=100_000, rhythm=Rhythm(log=1, checkpoint=1000))
+    config = tiny(data, steps=100_000, intervals=Intervals(log=1, checkpoint=1000))
     process, errors = forked(config, tmp_path / "run")
     try:
         until(lambda: (tmp_path / "run" / "log.jsonl").exists(), errors)
@@ -143,14 +143,14 @@ def test_two_runs_do_not_share_a_folder(tmp_path, data, forked):
         process.kill()
 
 
-@pytest.mark.parametrize("rhythm", [Rhythm(log=100, checkpoint=2), Rhythm(log=5, checkpoint=2)])
-def test_a_loss_that_is_not_finite_stops_it_before_it_is_saved(tmp_path, data, monkeypatch, rhythm):
+@pytest.mark.parametrize("intervals", [Intervals(log=100, checkpoint=2), Intervals(log=5, checkpoint=2)])
+def test_a_loss_that_is_not_finite_stops_it_before_it_is_saved(tmp_path, data, monkeypatch, intervals):
     real, calls = MaskedWords.forward, iter(range(6))
 
     def broken(self, batch, count):
         return real(self, batch, count) * (math.nan if self.training and next(calls, None) is None else 1.0)
 
-    config = tiny(data, rhythm=rhythm)
+    config = tiny(data, intervals=intervals)
     with monkeypatch.context() as patched:
         patched.setattr(MaskedWords, "forward", broken)
         with pytest.raises(RunStopped, match=r"NaN or infinity at step 7 .*last good checkpoint is .*step-00000006"):

@@ -30,7 +30,7 @@ PLAN = textwrap.dedent(
     from headway.bench.study.plans.recipes import builtin_finetuning
     from headway.bench.study.plans.translation_tables import builtin_translation
     from headway.bench.tasks.finetune import Grid
-    from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig, Rhythm, Text
+    from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig, Intervals, Text
 
     SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 
@@ -54,7 +54,7 @@ PLAN = textwrap.dedent(
                 model=EncoderChoice(preset="tiny", changes=SIZES),
                 text=Text(corpus=("builtin:600",), length=32, validation=0.1, evaluation_rows=32),
                 optimisation=Optimisation(steps=STEPS, batch=8, learning_rate=3e-3),
-                rhythm=Rhythm(log=5, evaluate=1000, checkpoint=10),
+                intervals=Intervals(log=5, evaluate=1000, checkpoint=10),
             ),
             finetune={task: replace(tuning, grid=Grid(rates=(1e-3, 2e-3), seeds=(0, 1)))},
             analyse=True,

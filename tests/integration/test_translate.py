@@ -18,9 +18,9 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from headway.bench.data.translation.cleaning import Rules
 from headway.bench.tasks.training import checkpoint
 from headway.bench.tasks.translate import (
+    Intervals,
     Optimisation,
     ParallelData,
-    Rhythm,
     RunStopped,
     TranslateConfig,
     TranslatorChoice,
@@ -46,7 +46,7 @@ def data(tmp_path_factory):
     return str(folder / "data")
 
 
-def tiny(data, *, model=None, seed=0, rhythm=None, save="average", **plan):
+def tiny(data, *, model=None, seed=0, intervals=None, save="average", **plan):
     """A configuration whose run takes a second or two."""
     return TranslateConfig(
         model=TranslatorChoice(preset="tiny", encoding="diet-rel", changes={**SIZES, **(model or {})}),
@@ -54,7 +54,7 @@ def tiny(data, *, model=None, seed=0, rhythm=None, save="average", **plan):
         optimisation=Optimisation(
             **{"steps": STEPS, "tokens": 256, "step_tokens": 700, "warmup": 4, "learning_rate": 3e-3, **plan}
         ),
-        rhythm=rhythm or Rhythm(log=3, evaluate=6, checkpoint=3),
+        intervals=intervals or Intervals(log=3, evaluate=6, checkpoint=3),
         save=save,
         average=2,
         seed=seed,
@@ -73,7 +73,7 @@ def assert_same(one, other):
 
 
 def test_the_loss_falls_and_what_is_written(tmp_path, data):
-    config = tiny(data, steps=60, model=STILL, rhythm=Rhythm(log=10, evaluate=30, checkpoint=10))
+    config = tiny(data, steps=60, model=STILL, intervals=Intervals(log=10, evaluate=30, checkpoint=10))
     result = train(replace(config, data=replace(config.data, translated=5)), tmp_path / "run", tensorboard=True)
     losses = [loss for _, loss in log(tmp_path / "run", "loss")]
     assert losses[-1] < losses[0] - 1
@@ -106,9 +106,9 @@ def test_the_saved_model_is_the_mean_of_the_last_checkpoints(tmp_path, data):
 
 
 def test_the_best_checkpoint_is_saved(tmp_path, data):
-    every = Rhythm(log=3, evaluate=3, checkpoint=3, keep=9)
+    every = Intervals(log=3, evaluate=3, checkpoint=3, keep=9)
     rising = {"learning_rate": 3.0, "warmup": 8}  # good at first, then far too high
-    result = train(tiny(data, rhythm=every, save="best", **rising), tmp_path / "run")
+    result = train(tiny(data, intervals=every, save="best", **rising), tmp_path / "run")
     losses = dict(log(tmp_path / "run", "evaluation_loss"))
     best = min(losses, key=losses.get)
     assert best < STEPS, losses
@@ -124,7 +124,7 @@ def test_the_best_checkpoint_is_saved(tmp_path, data):
 
 @pytest.mark.parametrize(("save", "kills"), [("average", (0, 1, 2)), ("best", (1,))])
 def test_killed_anywhere_it_ends_with_the_same_bits(tmp_path, data, forked, save, kills):
-    config = tiny(data, rhythm=Rhythm(log=3, evaluate=2, checkpoint=2), save=save)
+    config = tiny(data, intervals=Intervals(log=3, evaluate=2, checkpoint=2), save=save)
     train(config, tmp_path / "whole")
     draw = random.Random()
     for checkpoints in kills:  # how many more there must be, before a moment at random
@@ -143,8 +143,8 @@ def test_killed_anywhere_it_ends_with_the_same_bits(tmp_path, data, forked, save
 @pytest.mark.slow
 @pytest.mark.parametrize("calls", [1, 4])
 def test_interrupted_between_weights_and_checkpoint(tmp_path, data, monkeypatch, calls):
-    train(tiny(data, save="best", rhythm=Rhythm(log=3, evaluate=3, checkpoint=3)), tmp_path / "whole")
-    config = tiny(data, save="best", rhythm=Rhythm(log=3, evaluate=3, checkpoint=3))
+    train(tiny(data, save="best", intervals=Intervals(log=3, evaluate=3, checkpoint=3)), tmp_path / "whole")
+    config = tiny(data, save="best", intervals=Intervals(log=3, evaluate=3, checkpoint=3))
     real, left = checkpoint.save_file, iter(range(calls))
 
     def dying(*arguments):

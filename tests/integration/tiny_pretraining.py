@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig, Rhythm, Text, run
+from headway.bench.tasks.pretrain import EncoderChoice, Intervals, Optimisation, PretrainConfig, Text, run
 
 STEPS = 24
 TINY = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
@@ -17,12 +17,12 @@ def plan(**changes):
     return Optimisation(**{"steps": STEPS, "batch": 8, "learning_rate": 1e-2, "warmup": 0.1, **changes})
 
 
-def tiny(data, *, model=None, seed=0, rhythm=None, **changes):
+def tiny(data, *, model=None, seed=0, intervals=None, **changes):
     return PretrainConfig(
         model=EncoderChoice(preset="tiny", encoding="diet-rel", changes={**TINY, **(model or {})}),
         text=Text(data=data, length=32, evaluation_rows=48),
         optimisation=plan(**changes),
-        rhythm=rhythm or Rhythm(log=4, evaluate=8, checkpoint=4),
+        intervals=intervals or Intervals(log=4, evaluate=8, checkpoint=4),
         seed=seed,
     )
 

@@ -36,14 +36,19 @@ class WorkerDied(RuntimeError):
     """
 
     def __init__(self, status: int, request: Request = ()) -> None:
-        how = f"was killed by signal {-status}" if status < 0 else f"ended with exit code {status}"
-        hint = ", perhaps for lack of memory" if status == -signal.SIGKILL else ""
-        super().__init__(f"its process {how}{hint}")
+        super().__init__(f"its process ended ({describe_exit(status)})")
         self.status, self.request = status, request
 
 
 class WorkerLate(RuntimeError):
     """A worker process did not answer before its deadline."""
+
+
+def describe_exit(status: int) -> str:
+    """Describe how a process ended, by its exit code or the negative number of the signal that killed it."""
+    if status >= 0:
+        return f"exit code {status}"
+    return f"killed by signal {-status}" + (", perhaps for lack of memory" if status == -signal.SIGKILL else "")
 
 
 class Worker:

@@ -38,7 +38,7 @@ def exit_with_message(*, when_stopped: str = "stopped") -> Iterator[None]:
     except Exception as error:
         from safetensors import SafetensorError  # there, where it could have been raised
 
-        from headway.bench.tasks.training.runs import RunStopped
+        from headway.bench.tasks.training.run_folder import RunStopped
 
         if isinstance(error, SafetensorError):
             raise Refusal(

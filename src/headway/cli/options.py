@@ -103,7 +103,7 @@ def configured(
 
 def tell_of_new(folder: str | os.PathLike[str], *, resume: bool) -> None:
     """Say that there is nothing to resume, where --resume was given: the folder's name may be wrong."""
-    from headway.bench.tasks.training.runs import RunFolder
+    from headway.bench.tasks.training.run_folder import RunFolder
 
     if resume and not RunFolder(Path(folder)).config_file.is_file() and os.environ.get("RANK", "0") == "0":
         typer.echo(f"{folder} holds no run to resume: a new one begins", err=True)

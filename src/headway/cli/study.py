@@ -149,9 +149,9 @@ def report(
 
     report_study(Path(study), Console())
     if keep is not None:
-        from headway.bench.study.kept import keep_study
+        from headway.bench.study.store import export_study
 
-        kept = keep_study(Path(study), Path(keep))
+        kept = export_study(Path(study), Path(keep))
         typer.echo(f"kept {len(kept)} files in {keep}")
 
 

@@ -11,10 +11,10 @@ from typing import Any
 from headway.bench.judge import judge_rows
 from headway.bench.statistics import LEVEL, Summary, compare
 from headway.bench.study.cells import Cell, cell, mean_cell
-from headway.bench.study.configs import plain
 from headway.bench.study.graph import Planned
 from headway.bench.study.plan import Claim, Column, Plan
 from headway.bench.study.runner import Progress
+from headway.storage import plain_settings
 
 Cells = Mapping[tuple[str, str], Cell]  # by the names of row and column
 
@@ -113,10 +113,10 @@ def _judged(claim: Claim, plan: Plan, cells: Cells) -> dict[str, Any]:
 
 
 def _recipes(plan: Plan) -> dict[str, Any]:
-    recipes = {f"fine-tuning, {task}": plain(config) for task, config in plan.finetune.items()}
-    recipes |= {f"translation, {task}": plain(config) for task, config in plan.translate.items()}
+    recipes = {f"fine-tuning, {task}": plain_settings(config) for task, config in plan.finetune.items()}
+    recipes |= {f"translation, {task}": plain_settings(config) for task, config in plan.translate.items()}
     if plan.pretrain is not None:
-        recipes = {"pretraining": plain(plan.pretrain), **recipes}
+        recipes = {"pretraining": plain_settings(plan.pretrain), **recipes}
     return recipes
 
 

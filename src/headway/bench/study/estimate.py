@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from headway.bench.study.job import Job, Store, Unreadable
+from headway.bench.study.job import Job
+from headway.bench.study.store import Store, Unreadable
 
 # Assumed of a machine on which nothing has been done yet: products of matrices in floating point a second, in training.
 CPU_FLOPS, GPU_FLOPS = 1e10, 1.5e14

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from headway.bench.processes import Worker, WorkerDied, available_cores, end, wait_for
-from headway.bench.study.job import do_and_report
+from headway.bench.study.job import run_and_report
 
 KILLED = -9  # exit code of a job whose process or machine is gone
 PRELOAD = (  # what jobs import; nothing in it may start a thread or touch a GPU, which would not survive the fork
@@ -100,7 +100,7 @@ class LocalExecutor:
 def job_process() -> Callable[[Path], int]:
     """Prepare a worker process that does a job; its answer is the job's exit code."""
     print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} begins, process {os.getpid()}", flush=True)
-    return do_and_report
+    return run_and_report
 
 
 class RayExecutor:

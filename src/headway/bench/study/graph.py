@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from headway.bench.study.configs import plain
 from headway.bench.study.job import Job
 from headway.bench.study.plan import VOCABULARIES, Plan, Row
 from headway.bench.tasks.finetune import FinetuneConfig, Grid
 from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig
 from headway.bench.tasks.translate import Optimisation as TranslateOptimisation
 from headway.bench.tasks.translate import TranslateConfig
+from headway.storage import plain_settings
 
 Paced = TypeVar("Paced", Optimisation, TranslateOptimisation)
 
@@ -60,7 +60,7 @@ def jobs(plan: Plan) -> list[Planned]:
 
 
 def _text(config: PretrainConfig) -> Job:
-    settings = {name: value for name, value in plain(config.text).items() if name not in NOT_OF_TEXT}
+    settings = {name: value for name, value in plain_settings(config.text).items() if name not in NOT_OF_TEXT}
     return Job(kind="text", config=settings, label=f"text: {', '.join(config.text.corpus)}")
 
 
@@ -69,7 +69,7 @@ def _counted(config: FinetuneConfig) -> bool:
 
 
 def _simple(config: FinetuneConfig) -> Job:
-    return Job(kind="simple", config=plain(config), label=f"simple classifiers, {config.task}")
+    return Job(kind="simple", config=plain_settings(config), label=f"simple classifiers, {config.task}")
 
 
 def _of_row(plan: Plan, row: Row, seed: int, text: Job) -> list[Planned]:
@@ -80,7 +80,7 @@ def _of_row(plan: Plan, row: Row, seed: int, text: Job) -> list[Planned]:
     several = f", seed {seed}" if len(plan.pretrained(row)) > 1 else ""
     first = Job(
         kind="pretrain",
-        config=plain(config),
+        config=plain_settings(config),
         needs={"text": text.key},
         label=f"pretrain {row.name}{several}",
         weights=weights(config.model.config()),
@@ -175,7 +175,7 @@ def _finetuning(plan: Plan, row: Row, task: str, first: Job, several: str) -> li
     return [
         Job(
             kind="finetune",
-            config=plain(replace(config, grid=grid)),
+            config=plain_settings(replace(config, grid=grid)),
             needs={"pretrain": first.key},
             weights=first.weights,
             label=f"{task}, {row.name}{several}"
@@ -187,7 +187,7 @@ def _finetuning(plan: Plan, row: Row, task: str, first: Job, several: str) -> li
 
 def _translations(plan: Plan, task: str, config: TranslateConfig) -> list[Planned]:
     """Parallel text once, and every row with every seed."""
-    settings = {name: value for name, value in plain(config.data).items() if name not in NOT_OF_PAIRS}
+    settings = {name: value for name, value in plain_settings(config.data).items() if name not in NOT_OF_PAIRS}
     text = Job(kind="pairs", config=settings, label=f"parallel text: {config.data.source}")
     found = [Planned(job=text)]
     for row in plan.rows:
@@ -196,7 +196,9 @@ def _translations(plan: Plan, task: str, config: TranslateConfig) -> list[Planne
             model = replace(config.model, encoding=str(row.position), changes=changes)
             job = Job(
                 kind="translate",
-                config=plain(replace(config, model=model, optimisation=_paced(config.optimisation, row), seed=seed)),
+                config=plain_settings(
+                    replace(config, model=model, optimisation=_paced(config.optimisation, row), seed=seed)
+                ),
                 needs={"pairs": text.key},
                 label=f"{task}, {row.name}" + (f", seed {seed}" if len(plan.seeds) > 1 else ""),
                 weights=2 * weights(model.config()),
@@ -216,4 +218,4 @@ def _cost(plan: Plan) -> Job:
     rows = tuple(str(row.position) for row in plan.rows if not row.changes)
     baseline = str(plan.row(plan.baseline).position)
     config = replace(plan.cost, encodings=rows, baseline=baseline)
-    return Job(kind="cost", config=plain(config), label="cost of all rows", alone=True)
+    return Job(kind="cost", config=plain_settings(config), label="cost of all rows", alone=True)

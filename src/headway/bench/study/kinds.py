@@ -21,14 +21,14 @@ SHOWN_OFFSETS = 32  # to either side, of the curves in a result
 
 def text(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     """A tokenizer, and the corpus cut into rows; the same for every encoding."""
-    from headway.bench.study.configs import restored
     from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig, Text
     from headway.bench.tasks.pretrain.text import prepared
-    from headway.bench.tasks.training.processes import Processes
+    from headway.bench.tasks.training.distributed import Processes
+    from headway.storage import restore
 
     asked = PretrainConfig(
         model=EncoderChoice(encoding="none"),
-        text=restored(Text, config),
+        text=restore(Text, config),
         optimisation=Optimisation(steps=1, batch=1, learning_rate=1.0, compile=False),
     )
     made = prepared(asked, folder / "data", Processes(cpu=True), show=False)
@@ -39,12 +39,11 @@ def text(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
 
 def pretrain(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     """Masked words; the result has the curves of the losses."""
-    from headway.bench.study.configs import restored
     from headway.bench.tasks.pretrain import PretrainConfig, run
-    from headway.bench.tasks.training.runs import RunFolder
-    from headway.storage import read_json
+    from headway.bench.tasks.training.run_folder import RunFolder
+    from headway.storage import read_json, restore
 
-    asked = restored(PretrainConfig, config)
+    asked = restore(PretrainConfig, config)
     data = str(inputs["text"] / "data")
     asked = replace(asked, text=replace(asked.text, data=data))
     result = asdict(run(asked, folder / "run", resume=True))
@@ -75,12 +74,11 @@ def convert(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
 def finetune(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     """Learning rates × seeds on one task."""
     import headway.pretrained.conversion  # noqa: F401  its models are then known to transformers
-    from headway.bench.study.configs import restored
     from headway.bench.tasks.finetune import FinetuneConfig, run
     from headway.bench.tasks.finetune.data import fingerprints
-    from headway.storage import read_json
+    from headway.storage import read_json, restore
 
-    asked = restored(FinetuneConfig, config)
+    asked = restore(FinetuneConfig, config)
     sources = fingerprints(asked)
     start = replace(asked.start, model=str(inputs["pretrain"] / "run" / "model"))
     result = asdict(run(replace(asked, start=start), folder / "run", resume=True))
@@ -89,25 +87,25 @@ def finetune(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
 
 def simple(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     """What the most frequent label and a bag of words reach on a task: what a score is worth."""
-    from headway.bench.study.configs import restored
     from headway.bench.tasks.finetune import FinetuneConfig
     from headway.bench.tasks.finetune.baselines import baseline_scores
     from headway.bench.tasks.finetune.data import fingerprints
+    from headway.storage import restore
 
-    asked = restored(FinetuneConfig, config)
+    asked = restore(FinetuneConfig, config)
     sources = fingerprints(asked)
     return {"baselines": baseline_scores(asked), "sources": sources}
 
 
 def pairs(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     """A vocabulary, and parallel text as tokens; the same for every encoding."""
-    from headway.bench.study.configs import restored
-    from headway.bench.tasks.training.processes import Processes
+    from headway.bench.tasks.training.distributed import Processes
     from headway.bench.tasks.translate import Optimisation, ParallelData, TranslateConfig, TranslatorChoice
     from headway.bench.tasks.translate.data import prepare_pairs
+    from headway.storage import restore
 
     asked = TranslateConfig(
-        model=TranslatorChoice(encoding="none"), data=restored(ParallelData, config), optimisation=Optimisation(steps=1)
+        model=TranslatorChoice(encoding="none"), data=restore(ParallelData, config), optimisation=Optimisation(steps=1)
     )
     made = prepare_pairs(asked, folder / "data", Processes(cpu=True), show=False)
     counts = {"words": len(made.tokenizer), "rows": len(made.training.pairs)}
@@ -116,11 +114,10 @@ def pairs(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
 
 def translate(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     """An encoder-decoder from nothing, and the translations of dev scored."""
-    from headway.bench.study.configs import restored
     from headway.bench.tasks.translate import TranslateConfig, run
-    from headway.storage import read_json
+    from headway.storage import read_json, restore
 
-    asked = restored(TranslateConfig, config)
+    asked = restore(TranslateConfig, config)
     data = replace(asked.data, data=str(inputs["pairs"] / "data"))
     result = asdict(run(replace(asked, data=data), folder / "run", resume=True))
     return {**result, "environment": read_json(folder / "run" / "config.json")["environment"]}
@@ -170,9 +167,9 @@ def lengths(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
 def cost(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     """Time, memory and FLOPs of whole models."""
     from headway.bench.cost import CostConfig, measure
-    from headway.bench.study.configs import restored
+    from headway.storage import restore
 
-    return measure(restored(CostConfig, config), tell=lambda text: print(text, flush=True)).to_json()
+    return measure(restore(CostConfig, config), tell=lambda text: print(text, flush=True)).to_json()
 
 
 def parameters(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
@@ -202,28 +199,28 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def made_of_others(kind: str, config: Config, folder: Path, result: Mapping[str, Any]) -> bool:
+def sources_changed_since(kind: str, config: Config, folder: Path, result: Mapping[str, Any]) -> bool:
     """Whether a job that is done read files that are others today."""
-    from headway.bench.study.configs import restored
     from headway.bench.tasks.finetune import FinetuneConfig
     from headway.bench.tasks.finetune.data import fingerprints as of_tasks
     from headway.bench.tasks.pretrain import Text
     from headway.bench.tasks.pretrain.text import fingerprints as of_text
-    from headway.bench.tasks.training.preparing import are_others, is_changed
+    from headway.bench.tasks.training.prepared_data import fingerprints_changed, sources_changed
     from headway.bench.tasks.translate import ParallelData, TranslateConfig
     from headway.bench.tasks.translate.data import fingerprints as of_pairs
     from headway.bench.tasks.translate.data import test_fingerprints as of_test_sets
+    from headway.storage import restore
 
     if kind == "text":
-        return is_changed(folder / "data", of_text(restored(Text, config)))
+        return sources_changed(folder / "data", of_text(restore(Text, config)))
     if kind == "pairs":
-        return is_changed(folder / "data", of_pairs(restored(ParallelData, config)))
+        return sources_changed(folder / "data", of_pairs(restore(ParallelData, config)))
     if kind in ("finetune", "simple") and "sources" in result:
-        return are_others(result["sources"], of_tasks(restored(FinetuneConfig, config)))
+        return fingerprints_changed(result["sources"], of_tasks(restore(FinetuneConfig, config)))
     if kind == "translate":
-        found = of_test_sets(restored(TranslateConfig, config).data)
+        found = of_test_sets(restore(TranslateConfig, config).data)
         before = [result["scores"][name]["fingerprint"] for name in found]
-        return are_others(before, list(found.values()))
+        return fingerprints_changed(before, list(found.values()))
     return False
 
 

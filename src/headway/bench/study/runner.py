@@ -7,8 +7,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headway.bench.study.executors import KILLED, Executor
-from headway.bench.study.job import Job, Store, Unreadable
+from headway.bench.processes import describe_exit
+from headway.bench.study.executors import Executor
+from headway.bench.study.job import Job
+from headway.bench.study.store import Store, Unreadable
 
 WAIT = 0.5  # seconds between looks
 TAIL = 15  # lines of a log that tell why a job failed
@@ -41,8 +43,8 @@ class Runner:
     """All jobs of a study, by key.
 
     Args:
-        told: called with the job whenever one begins or ends, and with None from time to time.
-        say: called with what a user should know.
+        on_change: called with the job whenever one begins or ends, and with None from time to time.
+        say: called with messages for the user.
     """
 
     def __init__(
@@ -50,10 +52,10 @@ class Runner:
         jobs: Sequence[Job],
         store: Store,
         *,
-        told: Callable[[Progress | None], None] = lambda progress: None,
+        on_change: Callable[[Progress | None], None] = lambda progress: None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.store, self._told, self._say = store, told, say
+        self.store, self._on_change, self._say = store, on_change, say
         self.all: dict[str, Progress] = {}
         for job in jobs:
             missing = [name for name, key in job.needs.items() if key not in self.all]
@@ -62,28 +64,28 @@ class Runner:
             self.all.setdefault(job.key, Progress(job=job))
         self.needed = {key for job in jobs for key in job.needs.values()}
         for progress in self.all.values():
-            self._look(progress, earlier=True)
+            self._read_result(progress, earlier=True)
 
-    def leave(self, keys: Collection[str]) -> None:
-        """Do not do these jobs now; what is done of them counts."""
+    def leave_out(self, keys: Collection[str]) -> None:
+        """Leave these jobs for another time; those of them that are done still count."""
         for key in keys:
             if self.all[key].state == "waiting":
                 self.all[key].state = "left"
 
     def run(self, executor: Executor) -> None:
-        """Until nothing can be done any more."""
-        self._want_folders()
+        """Do jobs until none is left that can be done."""
+        self._redo_exported()
         try:
             while self._begin(executor) or self._running():
                 for folder, status in executor.ended(WAIT):
                     self._end(self.all[folder.name], status)
-                self._told(None)
+                self._on_change(None)
         finally:
             for progress in self._running():
                 progress.state = "waiting"
 
-    def _want_folders(self) -> None:
-        """A job of which only the result was kept is done again where one that is to be done reads its folder."""
+    def _redo_exported(self) -> None:
+        """Mark as waiting again the jobs whose result alone was exported, where a job to be done reads their folder."""
         for progress in reversed(self.all.values()):  # needs stand before
             if progress.state == "waiting":
                 for key in progress.job.needs.values():
@@ -94,21 +96,20 @@ class Runner:
         return [progress for progress in self.all.values() if progress.state == "running"]
 
     def _begin(self, executor: Executor) -> bool:
-        """Start what can be started; whether anything was."""
+        """Start the jobs that can be started, and return whether any was."""
         started = False
         for progress in self._ready():
             running = self._running()
             alone = progress.job.alone or any(each.job.alone for each in running)
             if len(running) >= executor.slots or (alone and running):
                 break
-            executor.start(self.store.ask(progress.job))
+            executor.start(self.store.write_request(progress.job))
             progress.state, progress.began, started = "running", time.time(), True
-            self._told(progress)
+            self._on_change(progress)
         return started
 
     def _ready(self) -> list[Progress]:
-        """Waiting jobs whose needs are done: those that others wait for before others, and those that run alone last,
-        when everything else is done."""
+        """Return the waiting jobs whose needs are done: first those that others need, and last those that run alone."""
         waiting = [each for each in self.all.values() if each.state == "waiting"]
         for progress in waiting:
             lost = [
@@ -116,7 +117,7 @@ class Runner:
             ]
             if lost:
                 progress.state, progress.why = "skipped", f"needs {lost[0].job.label}, which {lost[0].state}"
-                self._told(progress)
+                self._on_change(progress)
         ready = [
             each
             for each in waiting
@@ -131,18 +132,18 @@ class Runner:
     def _end(self, progress: Progress, status: int) -> None:
         progress.seconds = time.time() - (progress.began or time.time())
         if self.store.is_here(progress.job.key):  # what was kept of it does not make up for a failure
-            self._look(progress, earlier=False)
-        others = self.store.unlike_kept(progress.job)
+            self._read_result(progress, earlier=False)
+        others = self.store.difference_from_kept(progress.job)
         if others:
             self.store.set_aside(progress.job.key, "other")
             progress.record = None
         if others or progress.state != "done":
-            progress.state, progress.why = "failed", others or self._reason(progress, status)
-            self._say(f"failed: {progress.job.label}\n{progress.why}")
-        self._told(progress)
+            progress.state, progress.why = "failed", others or self._failure(progress, status)
+            self._say(progress.why)
+        self._on_change(progress)
 
-    def _look(self, progress: Progress, *, earlier: bool) -> None:
-        """Take a result that is there; one that cannot be read is renamed, and the job done again."""
+    def _read_result(self, progress: Progress, *, earlier: bool) -> None:
+        """Read the result of a job, if there is one. One that cannot be read is renamed, and the job done again."""
         key = progress.job.key
         try:
             progress.record = self.store.result(key)
@@ -153,9 +154,9 @@ class Runner:
             progress.state, progress.earlier = "done", earlier
             progress.seconds = progress.record["seconds"]
 
-    def _reason(self, progress: Progress, status: int) -> str:
+    def _failure(self, progress: Progress, status: int) -> str:
+        """Return what happened to a job that failed, where its log is, and the last lines of it."""
         log = self.store.folder(progress.job.key) / "log.txt"
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
-        killed = f", killed by signal {-status}" if status < 0 else ""
-        memory = ", perhaps for lack of memory" if status == KILLED else ""
-        return "\n".join([f"{log} (status {status}{killed}{memory}):", *lines[-TAIL:]])
+        said = f"run '{progress.job.label}' failed ({describe_exit(status)}); its log is {log}, which ends:"
+        return "\n".join([said, *(f"  {line}" for line in lines[-TAIL:])])

@@ -1,4 +1,4 @@
-"""A study from plan to results: claims its folder, does the jobs, collects."""
+"""A study from plan to results: lock its folder, do its jobs, collect their results."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from headway.bench.study.collect import collected
 from headway.bench.study.estimate import Estimates, free_bytes, wall_time
 from headway.bench.study.executors import Executor
 from headway.bench.study.graph import Planned, jobs
-from headway.bench.study.job import MADE, Store, Unreadable
-from headway.bench.study.kinds import made_of_others
+from headway.bench.study.job import DATA_KINDS
+from headway.bench.study.kinds import sources_changed_since
 from headway.bench.study.plan import Plan
 from headway.bench.study.runner import Progress, Runner
+from headway.bench.study.store import Store, Unreadable
 from headway.bench.study.view import View, duration
-from headway.bench.tasks.training.runs import RunFolder, RunStopped
+from headway.bench.tasks.training.run_folder import RunFolder, RunStopped
 from headway.storage import read_json, write_json
 
 COLLECT_EVERY = 20.0  # seconds between writings of results.json while jobs go on
-ROOM = 1.2  # of the estimated bytes that the disk must have
+DISK_MARGIN = 1.2  # free bytes wanted for each estimated byte
 
 
 class Study:
@@ -60,31 +61,32 @@ class Study:
             )
 
     def run(self, executor: Executor, *, console: Console, command: str, rows: Collection[str] = ()) -> dict[str, Any]:
-        """Do what is not done, and write results.json. Killed at any moment, it goes on where it was.
+        """Do the jobs that are not done, and write results.json. A study that was killed goes on where it was.
 
         Args:
-            rows: names of those whose jobs are done now; of others, what is already done is collected. None: all.
+            rows: names of the rows whose jobs are done now; none given means all. Finished jobs of other rows are
+                collected too.
         """
         _check_rows(self.plan, rows)
         self._check_sources()
-        with RunFolder(self.out).held():
+        with RunFolder(self.out).locked():
             return self._run(executor, console, command, rows)
 
     def _check_sources(self) -> None:
-        """Raise where a job was done with a file that is another today: what is done now would not go with it."""
+        """Raise where a finished job read a file that has changed: new results would not be comparable with it."""
         for job in {each.job.key: each.job for each in self.planned}.values():
             try:
                 found = self.store.result(job.key)
             except Unreadable:  # it is done again
                 continue
-            if found is None or (job.kind in MADE and not self.store.is_here(job.key)):
+            if found is None or (job.kind in DATA_KINDS and not self.store.is_here(job.key)):
                 continue
-            if made_of_others(job.kind, job.config, self.store.folder(job.key), found["result"]):
+            if sources_changed_since(job.kind, job.config, self.store.folder(job.key), found["result"]):
                 raise ValueError(
-                    f"{job.label}: expected it as it was when the study began, got files that have changed since. Put "
-                    f"the old ones back; or name another --out, and another --store where one was named, to begin anew."
+                    f"'{job.label}' was done with files that have changed since. Put the old files back; or name "
+                    f"another --out, and another --store where one was named, to begin anew."
                 )
-            if others := self.store.unlike_kept(job):
+            if others := self.store.difference_from_kept(job):
                 raise ValueError(others)
 
     def _run(self, executor: Executor, console: Console, command: str, rows: Collection[str]) -> dict[str, Any]:
@@ -100,18 +102,18 @@ class Study:
 
         view = View(console, self.estimates, executor.slots, lambda: best_so_far(results()))
 
-        def told(progress: Progress | None) -> None:
+        def update(progress: Progress | None) -> None:
             nonlocal written
-            view.told(progress)
+            view.update(progress)
             if progress is not None and progress.state == "done" and time.monotonic() - written > COLLECT_EVERY:
                 self._write(results())
                 written = time.monotonic()
 
-        runner = Runner([each.job for each in self.planned], self.store, told=told, say=view.say)
+        runner = Runner([each.job for each in self.planned], self.store, on_change=update, say=view.say)
         if rows:
             wanted = {each.job.key for each in self.planned if each.row in (None, *rows)}
-            runner.leave({each.job.key for each in self.planned} - wanted)
-        self._check_room(runner)
+            runner.leave_out({each.job.key for each in self.planned} - wanted)
+        self._check_disk(runner)
         self._write(asdict(self.plan), "plan.json")
         with view:
             view.watch(runner)
@@ -125,24 +127,24 @@ class Study:
             write_json(self.out / name, value)
         except OSError as error:
             raise RunStopped(
-                f"{self.out / name}: expected to write it, got: {error}. Jobs that are done stay in {self.store.path}: "
-                f"make room, then give the same command again."
+                f"{self.out / name} could not be written: {error}. Finished jobs stay in {self.store.path}: make room, "
+                f"then give the same command again."
             ) from error
 
-    def _check_room(self, runner: Runner) -> None:
+    def _check_disk(self, runner: Runner) -> None:
         waiting = [progress.job for progress in runner.all.values() if progress.state == "waiting"]
-        needed, free = ROOM * sum(self.estimates.of(job).bytes for job in waiting), free_bytes(self.store.path)
+        needed, free = DISK_MARGIN * sum(self.estimates.of(job).bytes for job in waiting), free_bytes(self.store.path)
         if needed > free:
             raise RunStopped(
-                f"store: expected about {needed / 1e9:.1f} GB free for the jobs, got {free / 1e9:.1f} GB at "
+                f"store: the jobs need about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free at "
                 f"{self.store.path}. Make room, or name another --store."
             )
 
     def outline(self, slots: int, rows: Collection[str] = ()) -> list[str]:
-        """The jobs, which of them are done, and what the others will take; nothing is done or written.
+        """Return lines with the jobs, which of them are done, and how long the others will take. Nothing is run.
 
         Args:
-            rows: names of those whose jobs are told of. None: all.
+            rows: names of the rows whose jobs are listed; none given means all.
         """
         _check_rows(self.plan, rows)
         lines, waiting, size = [], [], 0.0
@@ -172,7 +174,7 @@ def _check_rows(plan: Plan, rows: Collection[str]) -> None:
 
 
 def best_so_far(results: dict[str, Any]) -> list[str]:
-    """The best row of each column."""
+    """Return a line for each column, with its best row."""
     said = []
     for column, cells in zip(results["columns"], results["cells"], strict=True):
         medians = {name: cell["summary"]["median"] for name, cell in cells.items() if cell["summary"]}

@@ -1,4 +1,4 @@
-"""What a study says while it goes: a live table on a terminal, a line for each job elsewhere."""
+"""The progress of a study: a live table on a terminal, a line for each job elsewhere."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ BEST_EVERY = 5.0  # seconds between looks for the best so far
 
 
 class View:
-    """Watches a runner; a context.
+    """Shows the progress of a runner while its `with` block runs.
 
     Args:
-        best: says the best row of each column so far.
+        best: returns a line for each column, with the best row so far.
     """
 
     def __init__(self, console: Console, estimates: Estimates, slots: int, best: Callable[[], list[str]]) -> None:
@@ -34,6 +34,7 @@ class View:
         self._said_best: tuple[float, list[str]] = (0.0, [])
 
     def watch(self, runner: Runner) -> None:
+        """Show the jobs of this runner from now on."""
         self._runner = runner
         done = sum(progress.state == "done" for progress in runner.all.values())
         if done:
@@ -51,15 +52,16 @@ class View:
             self._live.stop()
 
     def say(self, text: str) -> None:
+        """Print a line above the live table."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def told(self, progress: Progress | None) -> None:
+    def update(self, progress: Progress | None) -> None:
         if self._runner is None:
             return
         if progress is not None and progress.state == "done" and progress.record is not None:
             self._estimates.learn(progress.job, progress.record)
         if self._live is not None:
-            self._live.update(self._drawn())
+            self._live.update(self._render())
         elif progress is not None and progress.state in ("done", "failed", "skipped"):
             states = [each.state for each in self._runner.all.values()]
             took = "" if progress.seconds is None else f" in {duration(progress.seconds)}"
@@ -73,7 +75,7 @@ class View:
         waiting = [each.job for each in self._runner.all.values() if each.state in ("waiting", "running")]
         return wall_time(waiting, self._estimates, self._slots)
 
-    def _drawn(self) -> Any:
+    def _render(self) -> Any:
         assert self._runner is not None
         every = list(self._runner.all.values())
         counts = {
@@ -95,7 +97,7 @@ class View:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: 45 s, 12 min, 3 h 20 min, 2 d 4 h."""
+    """Format seconds as 45 s, 12 min, 3 h 20 min or 2 d 4 h."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -23,7 +23,7 @@ def run_config(encoding="learned", *, seed=0, steps=100, **model):
     choice = {"preset": "bert-small", "encoding": encoding, "sharing": None, "segments": "none", "options": {}}
     text = {"length": 128, "packed": False, "mask_probability": 0.15, "data": "x/wiki"}
     model = {**choice, "changes": {}, **model}
-    return {"config": {"model": model, "text": text, "optimisation": optimisation, "rhythm": {}, "seed": seed}}
+    return {"config": {"model": model, "text": text, "optimisation": optimisation, "intervals": {}, "seed": seed}}
 
 
 def pretraining(root, name, loss=3.0, **config):

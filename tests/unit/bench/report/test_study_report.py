@@ -14,7 +14,7 @@ from rich.console import Console
 
 from headway.bench.report.study import report_study
 from headway.bench.report.study.tables import as_csv, as_latex, as_markdown, legend, on_terminal, write_spread
-from headway.bench.study.kept import keep_study, read_kept
+from headway.bench.study.store import export_study, read_records
 from headway.storage import read_json, write_json
 
 made = runpy.run_path(str(Path(__file__).parent / "study_results.py"))
@@ -118,9 +118,9 @@ def test_what_is_kept_is_the_numbers(folder, tmp_path):
     store = folder / results["study"]["store"]
     for key in done:
         write_json(store / key / "result.json", {"key": key, "result": {"loss": 1.0}, "seconds": 1.0})
-    kept = keep_study(folder, tmp_path / "kept")
+    kept = export_study(folder, tmp_path / "kept")
     assert read_json(tmp_path / "kept" / "results.json") == read_json(folder / "results.json")
-    assert {key: record["result"] for key, record in read_kept(tmp_path / "kept").items()} == {
+    assert {key: record["result"] for key, record in read_records(tmp_path / "kept").items()} == {
         key: {"loss": 1.0} for key in done
     }
     folders = list((tmp_path / "kept" / "analysis").iterdir())
@@ -134,13 +134,13 @@ def test_what_was_kept_is_not_lost_with_the_jobs(folder, tmp_path):
     done = {job["key"] for job in results["jobs"] if job["state"] == "done"}
     for key in done:
         write_json(store / key / "result.json", {"key": key, "result": {}, "seconds": 1.0})
-    keep_study(folder, tmp_path / "kept")
+    export_study(folder, tmp_path / "kept")
     for key in done:
         (store / key / "result.json").unlink()
-    keep_study(folder, tmp_path / "kept")
-    assert set(read_kept(tmp_path / "kept")) == done
+    export_study(folder, tmp_path / "kept")
+    assert set(read_records(tmp_path / "kept")) == done
     with pytest.raises(FileNotFoundError, match=r"keep: expected the result of .*nothing was written"):
-        keep_study(folder, tmp_path / "elsewhere")
+        export_study(folder, tmp_path / "elsewhere")
     assert not (tmp_path / "elsewhere").exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 
 import pytest
@@ -39,7 +40,7 @@ def fakes(tmp_path, monkeypatch):
     folder = tmp_path / "fakes"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(FAKES)
-    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
     monkeypatch.setattr("headway.bench.processes.start_method", lambda gpu: "spawn")
     return folder
 

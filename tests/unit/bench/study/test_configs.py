@@ -8,22 +8,22 @@ import pytest
 
 from headway.bench.study.cells import Cell, cell, mean_cell
 from headway.bench.study.collect import collected
-from headway.bench.study.configs import plain, restored
 from headway.bench.study.graph import jobs
 from headway.bench.study.plans import find_plan
 from headway.bench.study.runner import Progress
 from headway.bench.tasks.finetune import FinetuneConfig
 from headway.bench.tasks.pretrain import PretrainConfig
 from headway.bench.tasks.translate import TranslateConfig
+from headway.storage import plain_settings, restore
 
 
 def test_configurations_come_back_the_same():
     plan = find_plan("quick")
     tune, translate = next(iter(plan.finetune.values())), next(iter(plan.translate.values()))
     for kind, config in ((PretrainConfig, plan.pretrain), (FinetuneConfig, tune), (TranslateConfig, translate)):
-        through = json.loads(json.dumps(plain(config)))
+        through = json.loads(json.dumps(plain_settings(config)))
         assert "out" not in through
-        assert restored(kind, through) == config
+        assert restore(kind, through) == config
 
 
 def run(rate, seed, score):

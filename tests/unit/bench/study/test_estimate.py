@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headway.bench.study.estimate import Estimates, free_bytes, wall_time, work
-from headway.bench.study.job import Job, Store
+from headway.bench.study.job import Job
+from headway.bench.study.store import Store
 from headway.bench.study.view import duration
 from headway.storage import write_json
 
@@ -18,7 +19,7 @@ def pretrain(steps=10, weights=1e6, alone=False):
 
 
 def done(store, job, *, seconds, size):
-    store.ask(job)
+    store.write_request(job)
     record = {"key": job.key, "result": {}, "seconds": seconds, "cpu_seconds": seconds, "bytes": size}
     write_json(store.folder(job.key) / "result.json", record)
 

@@ -13,7 +13,6 @@ import pytest
 from headway.bench.cost import CostConfig
 from headway.bench.data.transfer.tasks import TaskData, find_task
 from headway.bench.study.graph import jobs
-from headway.bench.study.job import Store
 from headway.bench.study.plan import Column, Plan, Row
 from headway.bench.study.plans import PLANS, find_plan
 from headway.bench.study.plans.cost_tables import TABLE_6
@@ -22,6 +21,7 @@ from headway.bench.study.plans.rows import FASTER, of_size
 from headway.bench.study.plans.translation_tables import builtin_translation
 from headway.bench.study.plans.xtreme_tables import QUESTIONS, TABLE_3, TABLE_5
 from headway.bench.study.runner import Runner
+from headway.bench.study.store import Store
 from headway.bench.tasks.finetune import Data, Start
 from headway.bench.tasks.finetune.recipes import quick
 from headway.bench.tasks.translate import ParallelData
@@ -198,7 +198,7 @@ def test_a_row_of_the_encodings_study_can_be_chosen_alone(name, data):
     pretrained = ["pretrain"] * len(plan.pretrained(plan.row(name)))
     assert sorted(kinds) == ["analyse", *["finetune"] * 5, "lengths", *pretrained]
     if name == "diet-abs 128":
-        assert plan.row(name).sharing == "none" and plan.row(name).options == {"rank": 128}
+        assert plan.row(name).choice.sharing == "none" and plan.row(name).choice.options == {"rank": 128}
 
 
 @pytest.mark.parametrize("name", ["encodings", "glue", "xtreme"])
@@ -367,10 +367,10 @@ def test_xtreme_on_one_gpu_asks_training_questions_of_tydiqa_where_the_others_ha
 
 def test_rows_of_each_size():
     """Ranks are the paper's on one GPU, whose heads are as wide; numbers added to scores learn faster there."""
-    wide = next(row for row in TABLE_5 if row.options.get("rank") == 128)
+    wide = next(row for row in TABLE_5 if row.choice.options.get("rank") == 128)
     assert of_size((wide,), "paper") == (wide,)
     quick, gpu = (of_size((wide,), size)[0] for size in ("quick", "gpu"))
-    assert (quick.options["rank"], gpu.options["rank"]) == (16, 128)
+    assert (quick.choice.options["rank"], gpu.choice.options["rank"]) == (16, 128)
     assert (quick.position_rate, gpu.position_rate) == (1.0, FASTER)
     assert not quick.published and not gpu.published
     projected = next(row for row in TABLE_3 if row.changes)

@@ -17,7 +17,8 @@ STUDY = textwrap.dedent(
     import sys
     from pathlib import Path
     from headway.bench.study.executors import RayExecutor
-    from headway.bench.study.job import Job, Store
+    from headway.bench.study.job import Job
+    from headway.bench.study.store import Store
     from headway.bench.study.runner import Runner
 
     first = Job(kind="fake", config={"name": "first", "value": 1}, label="first")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from headway.bench.study.configs import restored
+
 from headway.bench.study.graph import jobs
 from headway.bench.study.job import Job
 from headway.bench.study.plan import Row

@@ -14,9 +14,8 @@ from dataclasses import replace
 import pytest
 
 from headway.bench.study.executors import LocalExecutor
-from headway.bench.study.job import Store
-from headway.bench.study.kept import write_kept
 from headway.bench.study.runner import Runner
+from headway.bench.study.store import Store, write_records
 
 
 def run(jobs, path, slots=2, **rest):
@@ -41,11 +40,11 @@ def test_jobs_follow_their_needs(fakes, job, tmp_path):
     left, right = job("left", [first]), job("right", [first])
     last = job("last", [left, right])
 
-    def told(progress):
+    def watch(progress):
         if progress is not None and progress.state == "running":
             began.append(progress.job.label)
 
-    runner = run([first, left, right, last], tmp_path / "jobs", told=told)
+    runner = run([first, left, right, last], tmp_path / "jobs", on_change=watch)
     assert set(states(runner).values()) == {"done"}
     assert began[0] == "first" and began[-1] == "last"
     assert runner.all[last.key].result == {"name": "last", "value": 0.0}
@@ -59,16 +58,16 @@ def test_jobs_that_others_wait_for_begin_first(fakes, job, tmp_path):
     leaf, middle = job("leaf", [first]), job("middle", [first])
     last = job("last", [middle])
 
-    def told(progress):
+    def watch(progress):
         if progress is not None and progress.state == "running":
             began.append(progress.job.label)
 
-    run([first, leaf, middle, last], tmp_path / "jobs", slots=1, told=told)
+    run([first, leaf, middle, last], tmp_path / "jobs", slots=1, on_change=watch)
     assert began == ["first", "middle", "leaf", "last"]
 
 
 def kept(folder, *jobs):
-    return write_kept(folder, {each.key: {"key": each.key, "result": {"kept": 1}, "seconds": 2.0} for each in jobs})
+    return write_records(folder, {each.key: {"key": each.key, "result": {"kept": 1}, "seconds": 2.0} for each in jobs})
 
 
 def test_kept_results_count_as_done(fakes, job, tmp_path):
@@ -94,7 +93,7 @@ def test_text_that_is_not_the_kept_one_is_no_text_for_others(fakes, job, tmp_pat
     text = replace(job("text", value=2.0), kind="text")
     other = job("other", [text])
     record = {"key": text.key, "result": {"name": "text", "value": 1.0}, "seconds": 2.0}
-    write_kept(tmp_path / "kept", {text.key: record})
+    write_records(tmp_path / "kept", {text.key: record})
     for _ in range(2):  # what was made once is not taken the next time
         runner = Runner([text, other], Store(tmp_path / "jobs", kept=tmp_path / "kept"))
         with LocalExecutor(1) as executor:
@@ -102,7 +101,7 @@ def test_text_that_is_not_the_kept_one_is_no_text_for_others(fakes, job, tmp_pat
         assert states(runner) == {"text": "failed", "other": "skipped"} and runner.all[text.key].result is None
         assert "text: expected it as it was for what is kept in" in runner.all[text.key].why
         assert "got another: value was 1.0 and is 2.0. Put the old files back" in runner.all[text.key].why
-    write_kept(tmp_path / "kept", {text.key: {**record, "result": {"value": 2.0}}})
+    write_records(tmp_path / "kept", {text.key: {**record, "result": {"value": 2.0}}})
     runner = Runner([text, other], Store(tmp_path / "jobs", kept=tmp_path / "kept"))
     with LocalExecutor(1) as executor:
         runner.run(executor)
@@ -124,7 +123,7 @@ def test_what_was_left_does_not_bring_kept_jobs_back(fakes, job, tmp_path):
     other = job("other", [text])
     kept(tmp_path / "kept", text)
     runner = Runner([text, other], Store(tmp_path / "jobs", kept=tmp_path / "kept"))
-    runner.leave([other.key])
+    runner.leave_out([other.key])
     with LocalExecutor(1) as executor:
         runner.run(executor)
     assert states(runner) == {"text": "done", "other": "left"}
@@ -154,7 +153,7 @@ def test_equal_jobs_are_one(fakes, job, tmp_path):
     assert job("a", seconds=1).key != job("a").key
 
 
-def test_a_failure_is_told_with_its_log_and_stops_nobody_else(fakes, job, tmp_path):
+def test_a_failure_is_reported_with_its_log_and_stops_nobody_else(fakes, job, tmp_path):
     said = []
     bad = job("bad", fails=True)
     after, later = job("after", [bad]), None
@@ -182,7 +181,7 @@ def test_jobs_that_measure_time_run_alone_and_last(fakes, job, tmp_path):
 
     running, crowds = set(), []
 
-    def told(progress):
+    def watch(progress):
         if progress is None:
             return
         (running.add if progress.state == "running" else running.discard)(progress.job.label)
@@ -191,7 +190,7 @@ def test_jobs_that_measure_time_run_alone_and_last(fakes, job, tmp_path):
 
     alone = replace(job("alone", seconds=0.1), alone=True)
     others = [job(f"other {number}", seconds=0.1) for number in range(3)]
-    runner = run([alone, *others], tmp_path / "jobs", told=told)
+    runner = run([alone, *others], tmp_path / "jobs", on_change=watch)
     assert set(states(runner).values()) == {"done"}
     assert crowds == [{"alone"}]
 
@@ -215,14 +214,14 @@ def test_a_killed_job_is_failed_and_the_next_ones_go_on(fakes, job, tmp_path):
     runner = Runner([slow, quick], Store(tmp_path / "jobs"))
     killed = []
 
-    def told(progress):
+    def watch(progress):
         attempts = lines(tmp_path / "jobs", slow, "attempts")
         if attempts and not killed:
             import os
 
             killed.append(os.kill(int(attempts[0]), signal.SIGKILL))
 
-    runner._told = told
+    runner._on_change = watch
     with LocalExecutor(2) as executor:
         runner.run(executor)
     assert states(runner) == {"slow": "failed", "quick": "done"}
@@ -235,7 +234,8 @@ STUDY = textwrap.dedent(
     from pathlib import Path
     import headway.bench.processes as processes
     from headway.bench.study.executors import LocalExecutor
-    from headway.bench.study.job import Job, Store
+    from headway.bench.study.job import Job
+    from headway.bench.study.store import Store
     from headway.bench.study.runner import Runner
 
     processes.start_method = lambda gpu: "spawn"

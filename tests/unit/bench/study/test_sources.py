@@ -6,16 +6,16 @@ import pytest
 from rich.console import Console
 
 from headway.bench.study.graph import jobs
-from headway.bench.study.job import Store, do
-from headway.bench.study.kept import write_kept
-from headway.bench.study.kinds import made_of_others
+from headway.bench.study.job import run_job
+from headway.bench.study.kinds import sources_changed_since
 from headway.bench.study.plan import Column, Plan, Row
+from headway.bench.study.store import Store, write_records
 from headway.bench.study.study import Study
 from headway.bench.tasks.finetune import Data, Start
 from headway.bench.tasks.finetune.recipes import quick
 from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig, Text
 from headway.bench.tasks.pretrain.text import fingerprints
-from headway.bench.tasks.training.preparing import is_changed
+from headway.bench.tasks.training.prepared_data import sources_changed
 from headway.bench.tasks.translate import Optimisation as TranslationOptimisation
 from headway.bench.tasks.translate import ParallelData, TranslateConfig, TranslatorChoice
 from headway.storage import write_json
@@ -64,7 +64,7 @@ def of_tasks(folder):
 
 def others(folder, job):
     done = Store(folder / "out" / "jobs").result(job.key)
-    return made_of_others(job.kind, job.config, folder / "out" / "jobs" / job.key, done["result"])
+    return sources_changed_since(job.kind, job.config, folder / "out" / "jobs" / job.key, done["result"])
 
 
 def planned(folder, column, **parts):
@@ -78,7 +78,7 @@ def planned(folder, column, **parts):
         **parts,
     )
     first = jobs(plan)[0].job
-    do(Store(folder / "out" / "jobs").ask(first))
+    run_job(Store(folder / "out" / "jobs").write_request(first))
     (folder / "out" / "plan.json").write_text('{"name": "small", "size": "tiny"}')
     return plan, first
 
@@ -91,7 +91,7 @@ def test_files_that_changed_are_refused_and_files_that_are_gone_are_not_missed(m
     before = source.read_text()
     source.write_text(before + before.splitlines()[0] + "\n")
     with pytest.raises(
-        ValueError, match=r"^(text|parallel|simple).*: expected it as it was when the study began.*another --out"
+        ValueError, match=r"^'(text|parallel|simple).*' was done with files that have changed since.*another --out"
     ):
         Study(plan, tmp_path / "out").run(None, console=Console(), command="")
     source.write_text(before)
@@ -101,21 +101,21 @@ def test_files_that_changed_are_refused_and_files_that_are_gone_are_not_missed(m
 
 
 def test_jobs_that_read_no_files_are_not_asked(tmp_path):
-    assert not made_of_others("cost", {}, Path(tmp_path), {})
+    assert not sources_changed_since("cost", {}, Path(tmp_path), {})
 
 
 def test_results_from_before_files_were_written_down_are_taken(tmp_path):
     _, first = of_tasks(tmp_path)
-    assert not made_of_others(first.kind, {}, Path(tmp_path), {"baselines": {}})
+    assert not sources_changed_since(first.kind, {}, Path(tmp_path), {"baselines": {}})
 
 
 def test_a_result_that_was_kept_tells_of_changed_files_too(tmp_path):
     plan, first = of_tasks(tmp_path)
     done = Store(tmp_path / "out" / "jobs").result(first.key)
-    write_kept(tmp_path / "kept", {first.key: done})
+    write_records(tmp_path / "kept", {first.key: done})
     with (tmp_path / "corpus.tsv").open("a") as file:
         file.write("\nanother\t1")
-    with pytest.raises(ValueError, match="simple classifiers, sst2: expected it as it was when the study began"):
+    with pytest.raises(ValueError, match="'simple classifiers, sst2' was done with files that have changed"):
         Study(plan, tmp_path / "new", kept=tmp_path / "kept").run(None, console=Console(), command="")
 
 
@@ -123,7 +123,7 @@ def test_text_that_was_made_here_must_be_the_one_of_what_is_kept(tmp_path):
     plan, first = of_text(tmp_path)
     done = Store(tmp_path / "out" / "jobs").result(first.key)
     assert done["result"]["fingerprint"]
-    write_kept(tmp_path / "kept", {first.key: {**done, "result": {**done["result"], "fingerprint": "another"}}})
+    write_records(tmp_path / "kept", {first.key: {**done, "result": {**done["result"], "fingerprint": "another"}}})
     with pytest.raises(ValueError, match=r"what is kept in .*kept, got another: fingerprint was another and is"):
         Study(plan, tmp_path / "out", kept=tmp_path / "kept").run(None, console=Console(), command="")
 
@@ -134,6 +134,6 @@ def test_a_file_that_is_gone_hides_no_change_of_another(tmp_path):
     text = Text(corpus=(str(tmp_path / "one.txt"), str(tmp_path / "two.txt")), length=16, vocab_size=45)
     write_json(tmp_path / "data" / "text.json", {"sources": fingerprints(text)})
     (tmp_path / "one.txt").unlink()
-    assert not is_changed(tmp_path / "data", fingerprints(text))
+    assert not sources_changed(tmp_path / "data", fingerprints(text))
     (tmp_path / "two.txt").write_text("another\n\ntext")
-    assert is_changed(tmp_path / "data", fingerprints(text))
+    assert sources_changed(tmp_path / "data", fingerprints(text))

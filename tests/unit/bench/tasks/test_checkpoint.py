@@ -8,7 +8,7 @@ from safetensors import SafetensorError
 
 from headway.bench.tasks.training import checkpoint
 from headway.bench.tasks.training.optimizer import adamw
-from headway.bench.tasks.training.runs import RunStopped
+from headway.bench.tasks.training.run_folder import RunStopped
 from headway.models import EncoderForMaskedLM, preset
 
 
@@ -121,4 +121,4 @@ def test_a_checkpoint_of_another_vocabulary_is_refused(tmp_path):
 def test_no_checkpoint_is_none(tmp_path):
     model, optimizer = trained(0, steps=0)
     assert checkpoint.load(tmp_path / "missing", model, optimizer) is None
-    assert checkpoint.last_good(tmp_path) == "There is no checkpoint yet."
+    assert checkpoint.last_checkpoint_hint(tmp_path) == "There is no checkpoint yet."

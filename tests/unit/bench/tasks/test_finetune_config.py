@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from headway.bench.data.transfer.tasks import TASKS
-from headway.bench.study.configs import plain, restored
 from headway.bench.tasks.finetune.config import Data, Grid, Protocol, Spans, Start
 from headway.bench.tasks.finetune.recipes import full, quick, recipe
-from headway.storage import settings
+from headway.storage import plain_settings, restore, settings
 
 
 def config(task="rte", **data):
@@ -59,8 +58,8 @@ def test_a_rate_for_positions_is_described_only_where_there_is_one():
     assert "position_rate" not in settings(asked)["protocol"]
     assert settings(faster)["protocol"]["position_rate"] == 10.0
     assert asked.default_folder != faster.default_folder
-    assert restored(type(asked), plain(asked)) == asked
-    assert restored(type(asked), plain(faster)) == faster
+    assert restore(type(asked), plain_settings(asked)) == asked
+    assert restore(type(asked), plain_settings(faster)) == faster
 
 
 def test_the_built_in_language_needs_no_data():

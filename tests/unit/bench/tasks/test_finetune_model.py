@@ -16,7 +16,7 @@ from headway.bench.tasks.finetune import predictions
 from headway.bench.tasks.finetune.config import Data, Start
 from headway.bench.tasks.finetune.model import TransferLoss, load_model, load_tokenizer
 from headway.bench.tasks.finetune.recipes import quick
-from headway.bench.tasks.training.runs import RunFolder
+from headway.bench.tasks.training.run_folder import RunFolder
 from headway.models import EncoderForMaskedLM, preset
 
 SIZES = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
@@ -31,10 +31,10 @@ def folders(tmp_path_factory):
     words = len(tokenizer)
     torch.manual_seed(0)
     ours = preset("tiny", encoding="diet-rel:segments=none", vocab_size=words, **SIZES)
-    linformer = {"encoding": "learned", "attention": "linformer", "projected_length": 8}
+    linformer = {"encoding": "learned:segments=none", "attention": "linformer", "projected_length": 8}
     models = {
         "ours": EncoderForMaskedLM(ours),
-        "linformer": EncoderForMaskedLM(preset("tiny", segments="none", vocab_size=words, **SIZES, **linformer)),
+        "linformer": EncoderForMaskedLM(preset("tiny", vocab_size=words, **SIZES, **linformer)),
         "bert": BertForMaskedLM(BertConfig(vocab_size=words, max_position_embeddings=128, **SIZES)),
         "distilbert": DistilBertModel(DistilBertConfig(vocab_size=words, n_layers=2, dim=32, n_heads=2, hidden_dim=64)),
     }

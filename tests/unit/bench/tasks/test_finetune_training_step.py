@@ -18,7 +18,7 @@ from headway.bench.tasks.finetune.config import Data, Start
 from headway.bench.tasks.finetune.model import TransferLoss
 from headway.bench.tasks.finetune.recipes import full
 from headway.bench.tasks.finetune.training_step import SharedModel, TrainingStep, is_recordable
-from headway.bench.tasks.training.optimizer import adamw, hold_rates, set_rate
+from headway.bench.tasks.training.optimizer import adamw, rates_as_tensors, set_rate
 from headway.models import EncoderForSequenceClassification, preset
 
 CPU = torch.device("cpu")
@@ -101,7 +101,7 @@ def test_a_cpu_needs_no_stream():
 def test_rates_that_are_held_follow_set_rate_in_place():
     words, table = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(2))
     optimizer = torch.optim.AdamW([{"params": [words]}, {"params": [table], "times": 10.0}], lr=0.0)
-    hold_rates(optimizer, CPU)
+    rates_as_tensors(optimizer, CPU)
     held = [group["lr"] for group in optimizer.param_groups]
     set_rate(optimizer, 0.5)
     assert [rate.item() for rate in held] == [0.5, 5.0]

@@ -11,7 +11,7 @@ import pytest
 from headway.bench.tasks.finetune import Data, FinetuneConfig, Grid, Protocol, Start, workers
 from headway.bench.tasks.finetune.trial import RunResult
 from headway.bench.tasks.finetune.workers import Sweep
-from headway.bench.tasks.training.runs import RunFolder, RunStopped
+from headway.bench.tasks.training.run_folder import RunFolder, RunStopped
 from headway.storage import write_json
 
 

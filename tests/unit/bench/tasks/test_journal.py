@@ -7,7 +7,7 @@ import json
 import pytest
 
 from headway.bench.tasks.training.journal import Journal
-from headway.bench.tasks.training.runs import RunFolder
+from headway.bench.tasks.training.run_folder import RunFolder
 
 
 @pytest.fixture

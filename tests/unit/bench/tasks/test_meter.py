@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 
-from headway.bench.tasks.training.meter import Meter
-from headway.bench.tasks.training.processes import Processes
+from headway.bench.tasks.training.distributed import Processes
+from headway.bench.tasks.training.journal import Meter
 
 
 @pytest.fixture(scope="module")

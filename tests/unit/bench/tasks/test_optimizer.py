@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headway.bench.tasks.training.optimizer import adamw, fusible, groups, set_rate
+from headway.bench.tasks.training.optimizer import adamw, fusible, parameter_groups, set_rate
 from headway.encodings import ENCODINGS
 from headway.models import EncoderForMaskedLM, preset
 
@@ -16,7 +16,7 @@ def model(**choices):
 
 
 def decay_by_name(built):
-    every = groups(built, 0.01, 1.0)
+    every = parameter_groups(built, 0.01, 1.0)
     decays = {id(parameter): group["weight_decay"] for group in every for parameter in group["params"]}
     assert len(decays) == sum(len(group["params"]) for group in every)
     return {name: decays[id(parameter)] for name, parameter in built.named_parameters()}
@@ -37,7 +37,7 @@ def test_every_parameter_is_in_one_group_and_only_matrices_of_the_model_decay(en
 def test_a_frozen_parameter_is_in_no_group():
     built = model(encoding="learned")
     built.encoder.words.weight.requires_grad_(False)
-    listed = {id(parameter) for group in groups(built, 0.01, 1.0) for parameter in group["params"]}
+    listed = {id(parameter) for group in parameter_groups(built, 0.01, 1.0) for parameter in group["params"]}
     assert id(built.encoder.words.weight) not in listed
 
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from headway.bench.tasks.training.prefetch import prefetched
+from headway.bench.tasks.training.loop import prefetched
 
 
 @pytest.mark.parametrize("steps", [range(0), range(1), range(3, 5), range(4, 20)])

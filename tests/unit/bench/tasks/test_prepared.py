@@ -8,8 +8,8 @@ import pytest
 
 from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig, Text
 from headway.bench.tasks.pretrain.text import prepared
-from headway.bench.tasks.training import preparing
-from headway.bench.tasks.training.processes import Processes
+from headway.bench.tasks.training import prepared_data
+from headway.bench.tasks.training.distributed import Processes
 from headway.bench.tasks.translate.data import prepare_pairs
 from headway.bench.tasks.translate.recipes import quick
 
@@ -76,7 +76,7 @@ def test_a_language_of_which_nothing_is_held_out_is_named(corpus, tmp_path):
 
 def test_what_was_half_removed_is_not_taken_for_whole(tmp_path, monkeypatch):
     folder = tmp_path / "data"
-    preparing.claim(folder, {"length": 32}, ["a"])
+    prepared_data.begin_data(folder, {"length": 32}, ["a"])
     for name in ("index", "tokenizer"):
         (folder / name).write_text("made of length 32")
 
@@ -85,10 +85,10 @@ def test_what_was_half_removed_is_not_taken_for_whole(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(preparing.shutil, "rmtree", killed)
+        patched.setattr(prepared_data.shutil, "rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
-            preparing.claim(folder, {"length": 64}, ["a"])
-    preparing.claim(folder, {"length": 32}, ["a"])
+            prepared_data.begin_data(folder, {"length": 64}, ["a"])
+    prepared_data.begin_data(folder, {"length": 32}, ["a"])
     assert [path.name for path in folder.iterdir()] == ["text.json"]
 
 

@@ -10,7 +10,7 @@ import pytest
 from headway.bench.tasks import translate
 from headway.bench.tasks.pretrain.config import EncoderChoice, PretrainConfig, Text
 from headway.bench.tasks.pretrain.recipes import RECIPES, paper, paper_multilingual, quick, recipe
-from headway.bench.tasks.training.plan import Optimisation, Rhythm
+from headway.bench.tasks.training.settings import Intervals, Optimisation
 from headway.storage import settings
 
 
@@ -35,7 +35,7 @@ from headway.storage import settings
         (lambda: Optimisation(steps=1, batch=1, learning_rate=1.0, warmup=1.0), "warmup: expected a share"),
         (lambda: Optimisation(steps=1, batch=1, learning_rate=1.0, weight_decay=-0.1), "weight_decay: expected"),
         (lambda: Optimisation(steps=1, batch=1, learning_rate=1.0, clip=0.0), "clip: expected above 0"),
-        (lambda: Rhythm(keep=0), "keep: expected a whole number of at least 1, got 0"),
+        (lambda: Intervals(keep=0), "keep: expected a whole number of at least 1, got 0"),
         (lambda: Text(corpus="book.txt"), "corpus: expected a tuple of at least one source, got 'book.txt'"),
         (lambda: Text(corpus=()), "corpus: expected a tuple"),
         (lambda: Text(kind="bpe"), "kind: expected one of wordpiece, unigram"),
@@ -61,7 +61,7 @@ def test_the_paper_recipe_is_table_7_of_chen_et_al():
         assert config.optimisation.learning_rate == 0.0018
         assert config.optimisation.warmup == 0.025
         assert config.optimisation.batch == 4096
-        assert config.rhythm.checkpoint == 20_000
+        assert config.intervals.checkpoint == 20_000
         encoder = config.model.config()
         assert (encoder.num_hidden_layers, encoder.hidden_size, encoder.num_attention_heads) == (12, 768, 12)
     assert (multilingual.text.kind, multilingual.text.vocab_size) == ("unigram", 120_000)
@@ -94,7 +94,7 @@ def test_a_folder_is_named_by_what_changes_the_result():
         replace(config, model=EncoderChoice(encoding="diet-rel:init_std=0.1")).default_folder != config.default_folder
     )
     assert replace(
-        config, rhythm=Rhythm(log=1), optimisation=replace(config.optimisation, accumulate=2)
+        config, intervals=Intervals(log=1), optimisation=replace(config.optimisation, accumulate=2)
     ).default_folder == (config.default_folder)
 
 
@@ -123,7 +123,7 @@ def test_a_configuration_does_not_change():
     ("changes", "message"),
     [
         ({"encoding": "t5"}, "encoding: expected it in the choice of the model"),
-        ({"sharing": "layer"}, "sharing: expected it in the choice of the model"),
+        ({"sharing": "layer"}, "sharing: it is part of the encoding"),
         ({"vocab_size": 77}, "vocab_size: expected none, for the tokenizer"),
         ({"hidden_dropout_prob": "no"}, "hidden_dropout_prob: expected a share"),
         ({"layer_norm_eps": "x"}, "layer_norm_eps: expected a number"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from headway.bench.tasks.training.distributed import Processes, distribute
 from headway.bench.tasks.training.objective import MaskedWords
-from headway.bench.tasks.training.processes import Processes, spread
 from headway.models import EncoderForMaskedLM, preset
 
 
@@ -23,21 +23,21 @@ def objective():
 def test_alone_it_is_the_main_process(processes):
     assert (processes.rank, processes.world, processes.main) == (0, 1, True)
     assert processes.on_main(lambda: 7) == 7
-    assert processes.total(torch.tensor(2.0)) == 2.0
+    assert processes.sum(torch.tensor(2.0)) == 2.0
     with pytest.raises(OSError, match="no disk"):
         processes.on_main(lambda: (_ for _ in ()).throw(OSError("no disk")))
 
 
 def test_an_error_of_ones_own_is_not_taken_for_a_dead_process(processes):
-    with pytest.raises(RuntimeError, match="connection of layers"), processes.noticing_the_dead(lambda: ""):
+    with pytest.raises(RuntimeError, match="connection of layers"), processes.explain_lost_processes(lambda: ""):
         raise RuntimeError("connection of layers")
 
 
 def test_one_process_has_nobody_to_share_parameters_with(processes):
     with pytest.raises(ValueError, match=r"fsdp: expected several processes.*torchrun"):
-        spread(objective(), processes, fsdp=True)
+        distribute(objective(), processes, fsdp=True)
     module = objective()
-    assert spread(module, processes, fsdp=False) is module
+    assert distribute(module, processes, fsdp=False) is module
 
 
 def test_the_objective_sums_over_masked_words_and_counts_what_was_named():

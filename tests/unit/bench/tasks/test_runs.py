@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from headway.bench.tasks.training.runs import RunFolder, RunStopped, flat, writing
+from headway.bench.tasks.training.run_folder import RunFolder, RunStopped, explain_disk_errors, flat
 from headway.storage import read_json, write_json
 
 CONFIG = {"seed": 0, "text": {"length": 64, "corpus": ("builtin", "a.txt")}, "model": {"options": {}}}
@@ -90,17 +90,17 @@ def test_a_changed_configuration_is_refused_by_the_names_of_what_changed(folder)
 
 def test_data_that_changed_are_refused_once_there_is_work_with_the_old_ones(folder):
     folder.open(CONFIG, resume=False)
-    folder.trains_on("old", "data")
+    folder.check_data("old", "data")
     folder.open(CONFIG, resume=True)
-    folder.trains_on("other", "data")  # nothing was trained yet
+    folder.check_data("other", "data")  # nothing was trained yet
     (folder.checkpoints / "step-00000001").mkdir(parents=True)
     folder.open(CONFIG, resume=True)
-    folder.trains_on("other", "data")
+    folder.check_data("other", "data")
     with pytest.raises(ValueError, match=r"began with, got others in data: they have changed since\. Put the old ones"):
-        folder.trains_on("old", "data")
+        folder.check_data("old", "data")
     write_json(folder.config_file, {"config": CONFIG})  # as runs had it before data were written down
     folder.open(CONFIG, resume=True)
-    folder.trains_on("old", "data")
+    folder.check_data("old", "data")
     assert read_json(folder.config_file)["data"] == "old"
 
 
@@ -117,7 +117,7 @@ def test_a_folder_of_something_else_is_left_alone(folder):
 def test_a_file_where_the_folder_should_be_is_named(tmp_path, inside):
     (tmp_path / "thesis.txt").write_text("mine")
     said = r"out: expected a folder, got .*thesis\.txt, which is a file\. Name another one"
-    with pytest.raises(FileExistsError, match=said), RunFolder(tmp_path / "thesis.txt" / inside).held():
+    with pytest.raises(FileExistsError, match=said), RunFolder(tmp_path / "thesis.txt" / inside).locked():
         pass
     assert (tmp_path / "thesis.txt").read_text() == "mine"
 
@@ -134,12 +134,12 @@ def test_the_log_goes_back_to_the_checkpoint(folder):
 
 def test_what_cannot_be_written_is_said_with_what_is_left(tmp_path):
     said = r"log.jsonl: .*No space left.* All is lost. Make room.*--resume"
-    with pytest.raises(RunStopped, match=said), writing(tmp_path / "log.jsonl", lambda: "All is lost."):
+    with pytest.raises(RunStopped, match=said), explain_disk_errors(tmp_path / "log.jsonl", lambda: "All is lost."):
         raise OSError(28, "No space left on device")
 
 
 def test_what_is_no_fault_of_the_disk_is_left_as_it_is(tmp_path):
-    with pytest.raises(PermissionError), writing(tmp_path / "log.jsonl", lambda: ""):
+    with pytest.raises(PermissionError), explain_disk_errors(tmp_path / "log.jsonl", lambda: ""):
         raise PermissionError(13, "Permission denied")
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import get_linear_schedule_with_warmup
 
-from headway.bench.tasks.training.schedule import inverse_square_root, linear
+from headway.bench.tasks.training.optimizer import inverse_square_root, linear
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(40, 0.025), (200, 0.1), (7, 0.5), (10, 0.0), (1, 0.0), (3, 0.99)])

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from headway.bench.data.translation.cleaning import Rules
-from headway.bench.tasks.training.plan import Rhythm
+from headway.bench.tasks.training.settings import Intervals
 from headway.bench.tasks.translate.config import Optimisation, ParallelData, TranslateConfig, TranslatorChoice
 from headway.bench.tasks.translate.data import open_texts
 from headway.bench.tasks.translate.recipes import RECIPES, diet_base, quick, recipe, shaw_base, shaw_big
@@ -41,8 +41,8 @@ from headway.storage import settings
         (lambda: replace(quick(), average=0), "average: expected a whole number of at least 1"),
         (lambda: replace(quick(), seed=-1), "seed: expected a whole number of at least 0"),
         (
-            lambda: replace(quick(), save="best", rhythm=Rhythm(evaluate=3, checkpoint=4)),
-            "to save the best checkpoint, .* every 3 steps and a checkpoint every 4. Pass --set rhythm.evaluate=4",
+            lambda: replace(quick(), save="best", intervals=Intervals(evaluate=3, checkpoint=4)),
+            "to save the best checkpoint, .* every 3 steps and a checkpoint every 4. Pass --set intervals.evaluate=4",
         ),
         (lambda: recipe("papre"), "recipe: expected one of quick, small, shaw-base, shaw-big, diet-base, got 'papre'"),
     ],
@@ -86,9 +86,9 @@ def test_every_recipe_can_be_written_down_and_named(name):
     json.dumps(settings(config), allow_nan=False)
     folder = config.default_folder
     assert folder.startswith(f"runs/translate-{config.model.preset}-{config.model.choice.name}-")
-    assert replace(config, rhythm=replace(config.rhythm, log=7)).default_folder == folder
+    assert replace(config, intervals=replace(config.intervals, log=7)).default_folder == folder
     assert replace(config, seed=5).default_folder != folder
-    assert replace(config, rhythm=replace(config.rhythm, checkpoint=2, evaluate=2)).default_folder != folder
+    assert replace(config, intervals=replace(config.intervals, checkpoint=2, evaluate=2)).default_folder != folder
 
 
 def test_configurations_without_test_sets_have_the_hash_that_they_had():
@@ -102,7 +102,10 @@ def test_configurations_without_test_sets_have_the_hash_that_they_had():
 
 def test_the_model_has_room_for_the_longest_pair():
     config = TranslateConfig(
-        model=TranslatorChoice(preset="tiny"), data=ParallelData(), optimisation=Optimisation(steps=1), rhythm=Rhythm()
+        model=TranslatorChoice(preset="tiny"),
+        data=ParallelData(),
+        optimisation=Optimisation(steps=1),
+        intervals=Intervals(),
     )
     assert config.model.config(length=300).max_position_embeddings == 300
     assert config.model.config(length=3).max_position_embeddings == 128

@@ -11,7 +11,7 @@ from headway.bench.data.translation.cleaning import Rules
 from headway.bench.data.translation.pairs import build_pairs
 from headway.bench.data.translation.parallel import open_parallel
 from headway.bench.data.translation.vocabulary import train_vocabulary
-from headway.bench.tasks.training.snapshots import Snapshots, average
+from headway.bench.tasks.training.checkpoint import Snapshots, average
 from headway.bench.tasks.translate.config import Optimisation
 from headway.bench.tasks.translate.objective import NextWords, dev_numbers, dev_sums
 from headway.models.translation import TranslationModel, translation_preset

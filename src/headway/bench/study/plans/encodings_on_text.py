@@ -10,7 +10,7 @@ from headway.bench.study.plans.glue_tables import builtin_column, builtin_tasks
 from headway.bench.study.plans.rows import FASTER, FASTER_NOTE, linformer
 from headway.bench.tasks.finetune import Data, FinetuneConfig, Grid
 from headway.bench.tasks.finetune.recipes import full
-from headway.bench.tasks.pretrain import Optimisation, PretrainConfig, Rhythm
+from headway.bench.tasks.pretrain import Intervals, Optimisation, PretrainConfig
 
 TASKS = {"sst2": "SST-2", "cola": "CoLA", "mrpc": "MRPC", "stsb": "STS-B", "rte": "RTE"}  # WNLI: in no paper's mean
 WANG, LINEAR = linformer(32)
@@ -116,7 +116,7 @@ def _pretraining(size: str, data: str | None) -> PretrainConfig:
         config = replace(
             config,
             optimisation=Optimisation(steps=3650, batch=256, learning_rate=5e-4, warmup=0.1),
-            rhythm=Rhythm(log=50, evaluate=500, checkpoint=3650, keep=1),
+            intervals=Intervals(log=50, evaluate=500, checkpoint=3650, keep=1),
         )
     changes = {**config.model.changes, "max_position_embeddings": config.text.length}
     return replace(config, model=replace(config.model, changes=changes))

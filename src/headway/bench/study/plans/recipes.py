@@ -7,7 +7,7 @@ from pathlib import Path
 
 from headway.bench.tasks.finetune import Data, FinetuneConfig, Grid, Protocol, Spans, Start
 from headway.bench.tasks.finetune.recipes import full
-from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig, Rhythm, Text
+from headway.bench.tasks.pretrain import EncoderChoice, Intervals, Optimisation, PretrainConfig, Text
 from headway.bench.tasks.pretrain.recipes import paper, paper_multilingual
 
 FIRST = Start(model="the pretrained encoder of the row")  # filled in by the job
@@ -34,7 +34,7 @@ def multilingual_pretraining(size: str, data: str | None) -> PretrainConfig:
     if size == "gpu":
         config = small_pretraining(corpora(folder(data)), kind="unigram", length=256)
         steps = Optimisation(steps=1200, batch=256, learning_rate=5e-4, warmup=0.1)  # 78,643,200 places of tokens
-        return replace(config, optimisation=steps, rhythm=Rhythm(log=50, evaluate=400, checkpoint=1200, keep=1))
+        return replace(config, optimisation=steps, intervals=Intervals(log=50, evaluate=400, checkpoint=1200, keep=1))
     config = paper_multilingual()
     return replace(config, text=replace(config.text, corpus=corpora(folder(data))))
 
@@ -47,7 +47,7 @@ def builtin_pretraining() -> PretrainConfig:
         model=EncoderChoice(preset="tiny", changes={**sizes, **still}),
         text=Text(corpus=("builtin:20000",), length=64, validation=0.05, evaluation_rows=512),
         optimisation=Optimisation(steps=800, batch=16, learning_rate=3e-3, warmup=0.1),
-        rhythm=Rhythm(log=50, evaluate=400, checkpoint=400, keep=1),
+        intervals=Intervals(log=50, evaluate=400, checkpoint=400, keep=1),
     )
 
 
@@ -57,7 +57,7 @@ def small_pretraining(corpus: tuple[str, ...], *, kind: str, length: int) -> Pre
         model=EncoderChoice(preset="bert-small"),
         text=Text(corpus=corpus, kind=kind, vocab_size=16_000, length=length),
         optimisation=Optimisation(steps=3000, batch=256, learning_rate=1e-3, warmup=0.05),
-        rhythm=Rhythm(log=50, evaluate=1000, checkpoint=1000, keep=1),
+        intervals=Intervals(log=50, evaluate=1000, checkpoint=1000, keep=1),
     )
 
 

@@ -9,7 +9,7 @@ from headway.bench.data.translation.cleaning import Rules
 from headway.bench.study.plan import Claim, Column, Plan, Row
 from headway.bench.study.plans import recipes
 from headway.bench.study.plans.rows import DIET, FASTER, SHAW
-from headway.bench.tasks.pretrain import Rhythm
+from headway.bench.tasks.pretrain import Intervals
 from headway.bench.tasks.translate import Optimisation, ParallelData, TranslateConfig, TranslatorChoice
 from headway.bench.tasks.translate.recipes import diet_base, shaw_base, small
 
@@ -161,7 +161,7 @@ def builtin_translation(*, steps: int = 250) -> TranslateConfig:
             translated=100,
         ),
         optimisation=Optimisation(steps=steps, tokens=1024, step_tokens=1000, warmup=60, learning_rate=4e-3),
-        rhythm=Rhythm(log=25, evaluate=steps, checkpoint=steps, keep=1),
+        intervals=Intervals(log=25, evaluate=steps, checkpoint=steps, keep=1),
         save="last",
     )
 
@@ -202,7 +202,7 @@ def _short() -> TranslateConfig:
     return replace(
         config,
         optimisation=replace(config.optimisation, steps=1500, warmup=400),
-        rhythm=Rhythm(log=50, evaluate=500, checkpoint=500, keep=1),
+        intervals=Intervals(log=50, evaluate=500, checkpoint=500, keep=1),
     )
 
 

@@ -2,6 +2,6 @@
 
 from headway.bench.tasks.finetune.config import Data, FinetuneConfig, Grid, Protocol, Spans, Start
 from headway.bench.tasks.finetune.sweep import Result, run, run_all
-from headway.bench.tasks.training.runs import RunStopped
+from headway.bench.tasks.training.run_folder import RunStopped
 
 __all__ = ["Data", "FinetuneConfig", "Grid", "Protocol", "Result", "RunStopped", "Spans", "Start", "run", "run_all"]

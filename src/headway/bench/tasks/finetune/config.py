@@ -8,8 +8,8 @@ from pathlib import Path
 
 from headway.bench.data.transfer.spec import TaskSpec
 from headway.bench.data.transfer.tasks import TASKS, TaskData, find_task
-from headway.bench.tasks.training.plan import above_zero, at_least
-from headway.storage import LATER, config_hash, settings
+from headway.bench.tasks.training.settings import above_zero, at_least
+from headway.storage import OMIT_DEFAULT, config_hash, settings
 
 SEGMENTS = ("none", "input", "per-head")
 SHARINGS = ("none", "head", "layer", "positions")
@@ -32,7 +32,7 @@ class Start:
     model: str
     tokenizer: str | None = None
     segments: str | None = None
-    segment_sharing: str | None = field(default=None, metadata=LATER)
+    segment_sharing: str | None = field(default=None, metadata=OMIT_DEFAULT)
 
     def __post_init__(self) -> None:
         for name, known in (("segments", SEGMENTS), ("segment_sharing", SHARINGS)):
@@ -119,7 +119,7 @@ class Protocol:
     evaluate: int | None = None
     checkpoint: int = 3500
     bf16: bool | None = None
-    position_rate: float = field(default=1.0, metadata=LATER)
+    position_rate: float = field(default=1.0, metadata=OMIT_DEFAULT)
 
     def __post_init__(self) -> None:
         for name, least in (("epochs", 1), ("length", 8), ("batch", 1), ("checkpoint", 1)):

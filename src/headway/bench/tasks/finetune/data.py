@@ -20,7 +20,7 @@ from headway.bench.tasks.finetune.answers import answer_scores, normalisation
 from headway.bench.tasks.finetune.config import Data, FinetuneConfig, Spans
 from headway.bench.tasks.finetune.metrics import scores
 from headway.bench.tasks.finetune.spans import Candidate, best_answers
-from headway.bench.tasks.training.preparing import if_there
+from headway.bench.tasks.training.prepared_data import fingerprint_if_present
 from headway.storage import config_hash
 
 Scores = Sequence[NDArray[np.float32]]  # of each sequence: of classes (C,), of a number (1,), of tokens (L, 2)
@@ -184,7 +184,7 @@ def fingerprints(config: FinetuneConfig) -> list[str | None]:
     """
     own = [(each, None) for each in (*config.training, *config.development)]
     others = [(each, config.data.languages) for each in (*config.transferring, *config.predicting)]
-    return [if_there(_fingerprint, each, wanted) for each, wanted in (*own, *others)]
+    return [fingerprint_if_present(_fingerprint, each, wanted) for each, wanted in (*own, *others)]
 
 
 def _fingerprint(reference: TaskData, wanted: tuple[str, ...] | None) -> str:

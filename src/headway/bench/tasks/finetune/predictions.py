@@ -14,8 +14,8 @@ from headway.bench.tasks.finetune.data import Evaluation, Scores, evaluation, la
 from headway.bench.tasks.finetune.model import TransferLoss, load_model, load_tokenizer
 from headway.bench.tasks.finetune.spans import Candidate
 from headway.bench.tasks.finetune.trial import are_finite, model_scores
-from headway.bench.tasks.training.processes import Processes
-from headway.bench.tasks.training.runs import RunFolder, RunStopped
+from headway.bench.tasks.training.distributed import Processes
+from headway.bench.tasks.training.run_folder import RunFolder, RunStopped
 from headway.storage import atomic_path, write_json
 
 SUBMISSION = {

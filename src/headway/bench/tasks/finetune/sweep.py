@@ -16,7 +16,7 @@ from headway.bench.tasks.finetune.model import load_tokenizer
 from headway.bench.tasks.finetune.predictions import write_predictions
 from headway.bench.tasks.finetune.summary import summarise
 from headway.bench.tasks.finetune.workers import Sweep, train_all
-from headway.bench.tasks.training.runs import RunFolder
+from headway.bench.tasks.training.run_folder import RunFolder
 from headway.storage import config_hash, read_json, settings, write_json
 
 
@@ -108,7 +108,7 @@ def run_all(
         )
     with ExitStack() as held:
         for config, folder in zip(configs, folders, strict=True):
-            held.enter_context(folder.held())
+            held.enter_context(folder.locked())
             folder.open(settings(config), resume=resume)
         if baselines:
             _check_unfinished(configs, folders)
@@ -144,7 +144,7 @@ def _read(config: FinetuneConfig, folder: RunFolder) -> Sweep:
     sweep = Sweep(config=config, folder=folder, tokenizer=tokenizer, data=material(config, tokenizer))
     data = config.data
     named = ", ".join((*data.train, *data.dev, *data.transfer, *data.predict)) or config.task
-    folder.trains_on(config_hash({"files": fingerprints(config)}), named)
+    folder.check_data(config_hash({"files": fingerprints(config)}), named)
     return sweep
 
 

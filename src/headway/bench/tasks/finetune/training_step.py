@@ -22,10 +22,10 @@ from headway.bench.tasks.finetune.config import FinetuneConfig
 from headway.bench.tasks.finetune.data import Material
 from headway.bench.tasks.finetune.model import TransferLoss
 from headway.bench.tasks.training import checkpoint
+from headway.bench.tasks.training.distributed import Processes
 from headway.bench.tasks.training.loop import seed_dropout
-from headway.bench.tasks.training.optimizer import adamw, encoding_parameters, hold_rates, set_rate
-from headway.bench.tasks.training.processes import Processes
-from headway.bench.tasks.training.runs import RunStopped
+from headway.bench.tasks.training.optimizer import adamw, encoding_parameters, rates_as_tensors, set_rate
+from headway.bench.tasks.training.run_folder import RunStopped
 from headway.models import EncoderConfig
 
 
@@ -57,7 +57,7 @@ class TrainingStep:
         self.value, self.norm = torch.zeros((), device=device), torch.zeros((), device=device)
         self.recordings = Recordings(on=record, optimizer=optimizer)
         if record:
-            hold_rates(optimizer, device)
+            rates_as_tensors(optimizer, device)
 
     def __call__(
         self, chosen: NDArray[np.int64], *, rate: float, seed: int

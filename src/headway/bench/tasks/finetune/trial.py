@@ -28,12 +28,11 @@ from headway.bench.tasks.finetune.data import Evaluation, Material, Scores
 from headway.bench.tasks.finetune.model import TransferLoss, load_model, quiet
 from headway.bench.tasks.finetune.training_step import SharedModel
 from headway.bench.tasks.training import checkpoint
-from headway.bench.tasks.training.journal import Journal
+from headway.bench.tasks.training.distributed import Processes
+from headway.bench.tasks.training.journal import Journal, Meter
 from headway.bench.tasks.training.loop import seed_of
-from headway.bench.tasks.training.meter import Meter
-from headway.bench.tasks.training.processes import Processes
-from headway.bench.tasks.training.runs import RunFolder, RunStopped
-from headway.bench.tasks.training.schedule import linear
+from headway.bench.tasks.training.optimizer import linear
+from headway.bench.tasks.training.run_folder import RunFolder, RunStopped
 from headway.storage import atomic_path, read_json, settings, write_json
 
 EVALUATE_AT_MOST = 3500  # steps between evaluations; Chen et al. (2021b), Table 7, "checkpoint interval"

@@ -20,8 +20,8 @@ from headway.bench.tasks.finetune.config import FinetuneConfig
 from headway.bench.tasks.finetune.data import Material
 from headway.bench.tasks.finetune.training_step import SharedModel
 from headway.bench.tasks.finetune.trial import RunResult, finetune_once, steps_of
-from headway.bench.tasks.training.processes import Processes
-from headway.bench.tasks.training.runs import RunFolder, RunStopped
+from headway.bench.tasks.training.distributed import Processes
+from headway.bench.tasks.training.run_folder import RunFolder, RunStopped
 from headway.storage import read_json
 
 Pair = tuple[float, int]  # learning rate and seed

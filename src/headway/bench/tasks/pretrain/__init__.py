@@ -2,7 +2,7 @@
 
 from headway.bench.tasks.pretrain.config import EncoderChoice, PretrainConfig, Text
 from headway.bench.tasks.pretrain.pretraining import Result, run
-from headway.bench.tasks.training.plan import Optimisation, Rhythm
-from headway.bench.tasks.training.runs import RunStopped
+from headway.bench.tasks.training.run_folder import RunStopped
+from headway.bench.tasks.training.settings import Intervals, Optimisation
 
-__all__ = ["EncoderChoice", "Optimisation", "PretrainConfig", "Result", "Rhythm", "RunStopped", "Text", "run"]
+__all__ = ["EncoderChoice", "Intervals", "Optimisation", "PretrainConfig", "Result", "RunStopped", "Text", "run"]

@@ -7,15 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headway.bench.data.text.tokenizers import VOCAB_SIZES
-from headway.bench.tasks.training.model_choice import ModelChoice
-from headway.bench.tasks.training.plan import Optimisation, Rhythm, at_least
-from headway.bench.tasks.training.runs import flat
+from headway.bench.tasks.training.run_folder import flat
+from headway.bench.tasks.training.settings import Intervals, ModelChoice, Optimisation, at_least
 from headway.models import PRESETS, EncoderConfig, preset
 from headway.storage import config_hash, settings
 
 LANGUAGE = re.compile(r"([a-z]{2,3}(?:-[A-Za-z]+)?)=")  # of a corpus, LANGUAGE=SOURCE
 # What a run may be resumed with other values of: none of them changes what is learned, beyond rounding and dropout.
-FREE = ("rhythm.log", "rhythm.evaluate", "rhythm.checkpoint", "rhythm.keep", "optimisation.accumulate")
+FREE = ("intervals.log", "intervals.evaluate", "intervals.checkpoint", "intervals.keep", "optimisation.accumulate")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,7 +105,7 @@ class PretrainConfig:
     model: EncoderChoice
     text: Text
     optimisation: Optimisation
-    rhythm: Rhythm = field(default_factory=Rhythm)
+    intervals: Intervals = field(default_factory=Intervals)
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -13,12 +13,11 @@ from torch import Tensor
 from headway.bench.tasks.pretrain.config import FREE, PretrainConfig
 from headway.bench.tasks.pretrain.text import Prepared, prepared
 from headway.bench.tasks.training import checkpoint
+from headway.bench.tasks.training.checkpoint import save_model
+from headway.bench.tasks.training.distributed import Processes, begin_run
 from headway.bench.tasks.training.loop import Training
 from headway.bench.tasks.training.objective import Batch, MaskedWords
-from headway.bench.tasks.training.processes import Processes
-from headway.bench.tasks.training.runs import RunFolder
-from headway.bench.tasks.training.saving import save_model
-from headway.bench.tasks.training.session import begun
+from headway.bench.tasks.training.run_folder import RunFolder
 from headway.models import EncoderForMaskedLM
 from headway.storage import read_json, settings, write_json
 
@@ -71,7 +70,7 @@ def run(
     config = config.resolved(processes.device.type)
     config.optimisation.parts(processes.world)
     folder = RunFolder(Path(out or config.default_folder))
-    with begun(folder, settings(config), processes, resume=resume, free=FREE) as finished:
+    with begin_run(folder, settings(config), processes, resume=resume, free=FREE) as finished:
         if finished:
             return Result(**{**read_json(folder.result_file), "folder": str(folder.path)})
         return _train(config, folder, processes, progress=progress, tensorboard=tensorboard, fsdp=fsdp, graphs=graphs)
@@ -88,7 +87,7 @@ def _train(
     graphs: bool,
 ) -> Result:
     text = prepared(config, folder.path / "data", processes, show=progress, continues=folder.has_checkpoint)
-    processes.on_main(lambda: folder.trains_on(text.fingerprint, config.text.data or folder.path / "data"))
+    processes.on_main(lambda: folder.check_data(text.fingerprint, config.text.data or folder.path / "data"))
     torch.manual_seed(config.seed)
     model = EncoderForMaskedLM(
         config.model.config(
@@ -103,7 +102,7 @@ def _train(
         parts=lambda step, rank, world: text.parts(step, config.optimisation, rank, world),
         evaluate=lambda objective: held_out(objective, text, processes),
         plan=config.optimisation,
-        rhythm=config.rhythm,
+        intervals=config.intervals,
         tokens=config.optimisation.batch * text.tokens_per_row,
         seed=config.seed,
         folder=folder,
@@ -139,6 +138,6 @@ def held_out(objective: Callable[[Batch, Tensor], Tensor], text: Prepared, proce
     one = torch.ones((), device=processes.device)
     for number in range(len(text.held_out)):
         batch = text.held_out_part(number, processes.rank, processes.world)
-        sums += objective({name: processes.moved(value) for name, value in batch.items()}, one)
-    loss, named, masked = processes.total(sums).tolist()
+        sums += objective({name: processes.to_device(value) for name, value in batch.items()}, one)
+    loss, named, masked = processes.sum(sums).tolist()
     return {"evaluation_loss": loss / masked, "masked_accuracy": named / masked}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headway.bench.tasks.pretrain.config import EncoderChoice, PretrainConfig, Text
-from headway.bench.tasks.training.plan import Optimisation, Rhythm
+from headway.bench.tasks.training.settings import Intervals, Optimisation
 
 
 def quick() -> PretrainConfig:
@@ -14,7 +14,7 @@ def quick() -> PretrainConfig:
         model=EncoderChoice(preset="tiny"),
         text=Text(corpus=("builtin:20000",), length=64, validation=0.05),
         optimisation=Optimisation(steps=1000, batch=32, learning_rate=2e-3, warmup=0.1),
-        rhythm=Rhythm(log=50, evaluate=250, checkpoint=250),
+        intervals=Intervals(log=50, evaluate=250, checkpoint=250),
     )
 
 
@@ -24,7 +24,7 @@ def small() -> PretrainConfig:
         model=EncoderChoice(preset="bert-small"),
         text=Text(length=128),
         optimisation=Optimisation(steps=50_000, batch=256, learning_rate=5e-4, warmup=0.025),
-        rhythm=Rhythm(log=100, evaluate=2500, checkpoint=2500),
+        intervals=Intervals(log=100, evaluate=2500, checkpoint=2500),
     )
 
 
@@ -41,7 +41,7 @@ def paper() -> PretrainConfig:
         model=EncoderChoice(preset="bert-base"),
         text=Text(corpus=("hub:wikimedia/wikipedia:20231101.en",), kind="wordpiece", vocab_size=30_522, length=128),
         optimisation=Optimisation(steps=500_000, batch=4096, learning_rate=0.0018, warmup=0.025),
-        rhythm=Rhythm(log=100, evaluate=5000, checkpoint=20_000),
+        intervals=Intervals(log=100, evaluate=5000, checkpoint=20_000),
     )
 
 
@@ -55,7 +55,7 @@ def paper_multilingual() -> PretrainConfig:
         model=EncoderChoice(preset="bert-base"),
         text=Text(kind="unigram", vocab_size=120_000, length=512),
         optimisation=Optimisation(steps=125_000, batch=4096, learning_rate=0.0018, warmup=0.025),
-        rhythm=Rhythm(log=100, evaluate=5000, checkpoint=20_000),
+        intervals=Intervals(log=100, evaluate=5000, checkpoint=20_000),
     )
 
 

@@ -12,11 +12,11 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from headway.bench.data import EvaluationBatches, MlmBatches, Shards, build_shards, open_corpus, train_tokenizer
 from headway.bench.data.text.corpora import Corpus
 from headway.bench.tasks.pretrain.config import LANGUAGE, PretrainConfig, Text, without_language
+from headway.bench.tasks.training.distributed import Processes
 from headway.bench.tasks.training.objective import Batch
-from headway.bench.tasks.training.plan import Optimisation
-from headway.bench.tasks.training.preparing import claim, claimed, if_there, telling
-from headway.bench.tasks.training.processes import Processes
-from headway.bench.tasks.training.runs import writing
+from headway.bench.tasks.training.prepared_data import begin_data, fingerprint_if_present, has_settings, status_line
+from headway.bench.tasks.training.run_folder import explain_disk_errors
+from headway.bench.tasks.training.settings import Optimisation
 from headway.storage import atomic_path
 
 UNKNOWN = 0.2  # of the tokens, from which on a tokenizer does not fit the text
@@ -61,7 +61,7 @@ def prepared(
     text = config.text
     folder = own if text.data is None else Path(text.data)
     if text.data is None:
-        with writing(folder, lambda: "What is whole of it stays."):
+        with explain_disk_errors(folder, lambda: "What is whole of it stays."):
             processes.on_main(lambda: _make(text, folder, show=show, continues=continues))
     tokenizer = AutoTokenizer.from_pretrained(_there(folder / "tokenizer"))
     shards = {split: Shards(folder / "shards", split, tokenizer=tokenizer) for split in ("train", "validation")}
@@ -139,13 +139,13 @@ def _make(text: Text, folder: Path, *, show: bool, continues: bool) -> None:
     """Tokenizer and shards, unless they are there; interrupted, it goes on."""
     settings = {name: value for name, value in asdict(text).items() if name not in NOT_IN_DATA}
     index = folder / "shards" / "index.json"
-    if continues and claimed(folder, settings) and index.exists():
+    if continues and has_settings(folder, settings) and index.exists():
         return
     corpora = [_corpus(source, text) for source in text.corpus]
-    claim(folder, settings, [corpus.fingerprint() for corpus in corpora])
+    begin_data(folder, settings, [corpus.fingerprint() for corpus in corpora])
     if index.exists():
         return
-    with telling(show) as tell:
+    with status_line(show) as tell:
         if (folder / "tokenizer").exists():
             tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
         elif text.tokenizer is None:
@@ -167,8 +167,10 @@ def _make(text: Text, folder: Path, *, show: bool, continues: bool) -> None:
 
 
 def fingerprints(text: Text) -> list[Any]:
-    """Of what the text is read from, as it is today; None of what is gone."""
-    return [if_there(lambda source: _corpus(source, text).fingerprint(), source) for source in text.corpus]
+    """Return a fingerprint of each corpus as it is today; None for one that no longer exists."""
+    return [
+        fingerprint_if_present(lambda source: _corpus(source, text).fingerprint(), source) for source in text.corpus
+    ]
 
 
 def _corpus(source: str, text: Text) -> Corpus:

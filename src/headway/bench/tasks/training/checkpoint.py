@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
+from transformers import PreTrainedModel
+from transformers.utils import logging
 
-from headway.bench.tasks.training.runs import RunStopped, writing
-from headway.storage import LEFTOVER, atomic_path, read_json, write_json
+from headway.bench.tasks.training import checkpoint
+from headway.bench.tasks.training.run_folder import RunFolder, RunStopped, explain_disk_errors
+from headway.storage import LEFTOVER, atomic_path, read_json, remove_leftovers, write_json
 
 
 def save(
@@ -30,7 +35,7 @@ def save(
         state: numbers to have back.
     """
     target = folder / f"step-{step:08d}"
-    with writing(target, lambda: last_good(folder)), atomic_path(target) as temporary:
+    with explain_disk_errors(target, lambda: last_checkpoint_hint(folder)), atomic_path(target) as temporary:
         temporary.mkdir()
         save_file(model, temporary / "model.safetensors")
         save_file(optimizer, temporary / "optimizer.safetensors")
@@ -49,7 +54,7 @@ def steps(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step-*") if path.is_dir())
 
 
-def last_good(folder: Path) -> str:
+def last_checkpoint_hint(folder: Path) -> str:
     """A sentence that says which checkpoint a run can go on from."""
     kept = steps(folder)
     return f"The last good checkpoint is {kept[-1]}." if kept else "There is no checkpoint yet."
@@ -144,3 +149,88 @@ def _like(target: Tensor, value: Tensor) -> Tensor:
     if isinstance(target, DTensor):
         return distribute_tensor(value.to(target.device), target.device_mesh, target.placements, src_data_rank=None)
     return value
+
+
+class Snapshots:
+    """Weights of a run.
+
+    Args:
+        folder: where they are.
+        last: how many of the last ones to keep.
+        keep_best: whether to keep those with the lowest loss in an evaluation at the step of a checkpoint.
+    """
+
+    def __init__(self, folder: Path, *, last: int, keep_best: bool = False) -> None:
+        self.folder, self.last, self.keep_best = folder, last, keep_best
+        self.best: dict[str, Any] | None = None  # step and loss
+
+    def judge(self, step: int, loss: float | None) -> dict[str, Any] | None:
+        """Take note of the loss at a step, if it was evaluated; return which step is the best one now."""
+        if self.keep_best and loss is not None and (self.best is None or loss < self.best["loss"]):
+            self.best = {"step": step, "loss": loss}
+        return self.best
+
+    def save(self, step: int, tensors: dict[str, Tensor]) -> None:
+        """Write the weights of a step that was judged."""
+        remove_leftovers(self.folder)
+        kinds = ["step"] * (self.last > 0) + ["best"] * (self.best is not None and self.best["step"] == step)
+        for kind in kinds:
+            path = self._path(kind, step)
+            with explain_disk_errors(path, lambda: "The checkpoints before are whole."), atomic_path(path) as temporary:
+                save_file(tensors, temporary)
+
+    def prune(self, step: int) -> None:
+        """Delete what is no longer needed when the checkpoint of this step is whole."""
+        best = [] if self.best is None else [self._path("best", self.best["step"])]
+        for path in set(self.folder.glob("*.safetensors")) - {*self.steps(step), *best}:
+            path.unlink()
+
+    def steps(self, step: int) -> list[Path]:
+        """The last ones up to a step, oldest first."""
+        there = sorted(path for path in self.folder.glob("step-*.safetensors") if path <= self._path("step", step))
+        return there[max(0, len(there) - self.last) :] if self.last else []
+
+    def best_weights(self) -> dict[str, Tensor]:
+        assert self.best is not None
+        return load_file(self._path("best", self.best["step"]))
+
+    def _path(self, kind: str, step: int) -> Path:
+        return self.folder / f"{kind}-{step:08d}.safetensors"
+
+
+def average(paths: Iterable[Path]) -> dict[str, Tensor]:
+    """The arithmetic mean of weights, summed in float64; what is no floating-point number is taken from the last.
+
+    Paper:    Vaswani et al. (2017), Sec. 6.1; Shaw et al. (2018), Sec. 4.1, the last 20 of the big model
+    """
+    loaded = [load_file(path) for path in paths]
+    if not loaded:
+        raise ValueError("paths: expected the weights of at least one checkpoint, got none.")
+    return {
+        name: torch.stack([each[name].double() for each in loaded]).mean(0).to(value.dtype)
+        if value.is_floating_point()
+        else value
+        for name, value in loaded[-1].items()
+    }
+
+
+def save_model(folder: RunFolder, model: PreTrainedModel, tensors: dict[str, Tensor], tokenizer: Any) -> None:
+    """Model and tokenizer, in the run's model/."""
+    if folder.model.exists():  # of an attempt that was killed before it wrote its result
+        shutil.rmtree(folder.model)
+    last_checkpoint_hint = partial(checkpoint.last_checkpoint_hint, folder.checkpoints)
+    with explain_disk_errors(folder.model, last_checkpoint_hint), without_bar(), atomic_path(folder.model) as temporary:
+        model.save_pretrained(temporary, state_dict=tensors)
+        tokenizer.save_pretrained(temporary)
+
+
+@contextmanager
+def without_bar() -> Iterator[None]:
+    """Without transformers' progress bar, which one file does not need."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

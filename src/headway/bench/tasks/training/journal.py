@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
 
-from headway.bench.tasks.training.checkpoint import last_good
-from headway.bench.tasks.training.runs import RunFolder, writing
+from headway.bench.tasks.training.checkpoint import last_checkpoint_hint
+from headway.bench.tasks.training.distributed import Processes
+from headway.bench.tasks.training.run_folder import RunFolder, explain_disk_errors
 
 SHOWN = {
     "loss": ".3f",
@@ -68,7 +73,7 @@ class Journal:
 
     def log(self, entry: dict[str, Any]) -> None:
         """`entry` has "step", the steps taken, and numbers by name."""
-        with writing(self._folder.log_file, lambda: last_good(self._folder.checkpoints)):
+        with explain_disk_errors(self._folder.log_file, lambda: last_checkpoint_hint(self._folder.checkpoints)):
             self._file.write(json.dumps(entry, allow_nan=False) + "\n")
             self._file.flush()
         step = entry["step"]
@@ -102,3 +107,53 @@ def _tensorboard(folder: Path, start: int) -> Any:
     except ImportError as error:
         raise ImportError("tensorboard: expected the package, got none. pip install 'headway[tensorboard]'.") from error
     return SummaryWriter(str(folder), purge_step=start + 1)  # of attempts before, what was after it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """The mean loss since the last reset, the last gradient norm, and the first step with one that is not finite."""
+
+    loss: float
+    gradient_norm: float
+    broken_step: int | None
+
+
+class Meter:
+    """Sums over the steps since the last reset; `total` and `steps` can be saved and given back."""
+
+    def __init__(self, processes: Processes, *, total: float = 0.0, steps: int = 0) -> None:
+        self.processes = processes
+        self.steps = steps
+        self._total = torch.tensor(total, dtype=torch.float64, device=processes.device)
+        self._norm = torch.zeros((), device=processes.device)
+        self._broken = torch.full((), math.inf, dtype=torch.float64, device=processes.device)
+
+    def add(self, step: int, loss: Tensor, norm: Tensor) -> None:
+        """One step, counted from 0: this process's loss, whose mean over processes is the step's, and the norm."""
+        self.steps += 1
+        self._total += loss
+        self._norm = norm
+        finite = torch.isfinite(loss) & torch.isfinite(norm)
+        self._broken = torch.where(finite, self._broken, self._broken.clamp(max=step))
+
+    def read(self) -> Reading:
+        """What all processes saw. All of them must ask; this is where the host waits for the device."""
+        total, norm = torch.stack([self._mean(), self._norm.double()]).tolist()
+        return Reading(loss=total / max(1, self.steps), gradient_norm=norm, broken_step=self.broken_step())
+
+    def broken_step(self) -> int | None:
+        """The first step, counted from 0, whose loss or gradients were not finite."""
+        step = self._broken.item()
+        return None if math.isinf(step) else int(step)
+
+    def saved(self) -> dict[str, Any]:
+        """What the constructor wants to have back. All processes must ask."""
+        return {"total": self._mean().item(), "steps": self.steps}
+
+    def reset(self) -> None:
+        self.steps = 0
+        self._total.zero_()
+
+    def _mean(self) -> Tensor:
+        mean: Tensor = self.processes.sum(self._total) / self.processes.world
+        return mean

@@ -12,9 +12,12 @@ from __future__ import annotations
 import hashlib
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,15 +25,13 @@ from torch.distributed.tensor import DTensor
 
 from headway.bench.recording import NotRecorded, Recordings, own_stream
 from headway.bench.tasks.training import checkpoint
-from headway.bench.tasks.training.journal import Journal
-from headway.bench.tasks.training.meter import Meter, Reading
+from headway.bench.tasks.training.checkpoint import Snapshots
+from headway.bench.tasks.training.distributed import Processes, distribute, gradient_sync
+from headway.bench.tasks.training.journal import Journal, Meter, Reading
 from headway.bench.tasks.training.objective import Batch, Objective
-from headway.bench.tasks.training.optimizer import hold_rates, set_rate
-from headway.bench.tasks.training.plan import Rhythm, Steps
-from headway.bench.tasks.training.prefetch import prefetched
-from headway.bench.tasks.training.processes import Processes, accumulating, spread
-from headway.bench.tasks.training.runs import RunFolder, RunStopped
-from headway.bench.tasks.training.snapshots import Snapshots
+from headway.bench.tasks.training.optimizer import rates_as_tensors, set_rate
+from headway.bench.tasks.training.run_folder import RunFolder, RunStopped
+from headway.bench.tasks.training.settings import Intervals, Steps
 
 
 class Training:
@@ -53,7 +54,7 @@ class Training:
         parts: Callable[[int, int, int], list[Batch]],
         evaluate: Callable[[Callable[[Batch, Tensor], Tensor]], dict[str, float]],
         plan: Steps,
-        rhythm: Rhythm,
+        intervals: Intervals,
         tokens: float,
         seed: int,
         folder: RunFolder,
@@ -64,10 +65,10 @@ class Training:
         snapshots: Snapshots | None = None,
     ) -> None:
         self.parts, self.evaluate_with, self.tokens = parts, evaluate, tokens
-        self.plan, self.rhythm, self.seed = plan, rhythm, seed
+        self.plan, self.intervals, self.seed = plan, intervals, seed
         self.folder, self.processes = folder, processes
         self.objective = objective
-        self.spread = spread(objective, processes, fsdp=fsdp)
+        self.spread = distribute(objective, processes, fsdp=fsdp)
         self.forward = torch.compile(self.spread, dynamic=dynamic) if plan.compile else self.spread
         self.optimizer = plan.optimizer(objective)
         saved = checkpoint.load(folder.checkpoints, objective, self.optimizer) or {"step": 0}
@@ -85,7 +86,7 @@ class Training:
         )
         self.places: dict[Hashable, Batch] = {}  # where batches lie that recorded steps read, by their shapes
         if self.recordings.on:
-            hold_rates(self.optimizer, device)
+            rates_as_tensors(self.optimizer, device)
 
     def run(self, *, show: bool = True, tensorboard: bool = False) -> dict[str, float]:
         """Take the remaining steps; return what was logged last, by name."""
@@ -98,11 +99,11 @@ class Training:
                 done = step + 1
                 if self.journal is not None:
                     self.journal.step(done)
-                if self._due(done, self.rhythm.log):
+                if self._due(done, self.intervals.log):
                     self._log(done)
-                if self._due(done, self.rhythm.evaluate):
+                if self._due(done, self.intervals.evaluate):
                     self._evaluate(done)
-                if self._due(done, self.rhythm.checkpoint):
+                if self._due(done, self.intervals.checkpoint):
                     self._save(done)
         return self.last
 
@@ -119,14 +120,14 @@ class Training:
 
     def _step(self, step: int, parts: list[Batch], count: Tensor) -> None:
         """One update of the weights. Nothing here waits for the device, but for recordings."""
-        everywhere = self.processes.total(self.processes.moved(count).float())
+        everywhere = self.processes.sum(self.processes.to_device(count).float())
         self.count.copy_(everywhere.clamp(min=1) / self.processes.world)  # gradients are averaged over processes
         self.loss.zero_()
         set_rate(self.optimizer, self.plan.rate(step))
         for index, part in enumerate(parts):
             seed_dropout(self.processes.device, seed_of(self.seed, step, self.processes.rank, index))
             shapes, batch = self._placed(part)
-            with accumulating(self.spread, last=index == len(parts) - 1):
+            with gradient_sync(self.spread, last=index == len(parts) - 1):
                 self.recordings(shapes, partial(self._whole if len(parts) == 1 else self._part, batch))
         if len(parts) > 1:
             self.recordings("update", partial(self._update, keep=self.recordings.on))
@@ -135,7 +136,7 @@ class Training:
     def _placed(self, part: Batch) -> tuple[Hashable, Batch]:
         """A part's shapes, and its tensors on the device: for recordings in the same place for the same shapes."""
         if not self.recordings.on:
-            return None, {name: self.processes.moved(value) for name, value in part.items()}
+            return None, {name: self.processes.to_device(value) for name, value in part.items()}
         shapes = tuple((name, value.shape, value.dtype) for name, value in part.items())
         if shapes not in self.places:
             self.places[shapes] = {
@@ -175,7 +176,7 @@ class Training:
             yield
         except torch.OutOfMemoryError as error:
             raise RunStopped(
-                f"memory: expected a step to fit, got: {str(error).splitlines()[0]} {self.plan.lighter()} "
+                f"memory: expected a step to fit, got: {str(error).splitlines()[0]} {self.plan.less_memory_hint()} "
                 f"{self._left()}"
             ) from error
         except NotRecorded as error:
@@ -224,7 +225,7 @@ class Training:
         )
 
     def _left(self) -> str:
-        return checkpoint.last_good(self.folder.checkpoints)
+        return checkpoint.last_checkpoint_hint(self.folder.checkpoints)
 
     @torch.no_grad()
     def _evaluate(self, done: int) -> None:
@@ -247,7 +248,7 @@ class Training:
             state = {"seconds": self.seconds, "last": self.last, "meter": self.meter.saved()}
             tensors = checkpoint.model_tensors(self.objective, wanted=self.processes.main)
             if self.snapshots is not None:
-                evaluated = self.last["evaluation_loss"] if self._due(done, self.rhythm.evaluate) else None
+                evaluated = self.last["evaluation_loss"] if self._due(done, self.intervals.evaluate) else None
                 state["best"] = self.snapshots.judge(done, evaluated)
             moments = checkpoint.optimizer_tensors(self.objective, self.optimizer, wanted=self.processes.main)
 
@@ -257,7 +258,7 @@ class Training:
                 if self.snapshots is not None:
                     self.snapshots.save(done, tensors)
                 checkpoint.save(self.folder.checkpoints, done, tensors, moments, state)
-                checkpoint.prune(self.folder.checkpoints, self.rhythm.keep)
+                checkpoint.prune(self.folder.checkpoints, self.intervals.keep)
                 if self.snapshots is not None:
                     self.snapshots.prune(done)
 
@@ -295,3 +296,24 @@ def seed_of(*numbers: int) -> int:
     """A seed that differs wherever any of the numbers does."""
     text = "/".join(map(str, numbers))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
+
+
+T = TypeVar("T")
+
+
+def prefetched(make: Callable[[int], T], steps: range, ahead: int = 2) -> Iterator[tuple[int, T]]:
+    """Each step with what `make` returns for it, made up to `ahead` steps before it is asked for.
+
+    An error of `make` is raised where its step is asked for.
+    """
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as worker:
+        waiting: deque[Future[T]] = deque(worker.submit(make, step) for step in steps[:ahead])
+        try:
+            for index, step in enumerate(steps):
+                made = waiting.popleft().result()
+                for later in steps[index + ahead : index + ahead + 1]:
+                    waiting.append(worker.submit(make, later))
+                yield step, made
+        finally:
+            for future in waiting:
+                future.cancel()

@@ -20,8 +20,10 @@ def adamw(
     betas: tuple[float, float] = (0.9, 0.999),
     epsilon: float = 1e-6,
 ) -> AdamW:
-    """AdamW with BERT's constants, fused where it can be. `set_rate` sets the learning rate of each step."""
-    return AdamW(groups(model, weight_decay, position_rate), lr=0.0, betas=betas, eps=epsilon, fused=fusible(model))
+    """Make AdamW with BERT's constants, fused where possible. `set_rate` sets the learning rate of each step."""
+    return AdamW(
+        parameter_groups(model, weight_decay, position_rate), lr=0.0, betas=betas, eps=epsilon, fused=fusible(model)
+    )
 
 
 def fusible(model: nn.Module) -> bool:
@@ -41,7 +43,7 @@ def set_rate(optimizer: Optimizer, rate: float) -> None:
             group["lr"] = own
 
 
-def hold_rates(optimizer: Optimizer, device: torch.device) -> None:
+def rates_as_tensors(optimizer: Optimizer, device: torch.device) -> None:
     """Learning rates as tensors, which steps that are replayed read; a number would be recorded with the step."""
     for group in optimizer.param_groups:
         group["lr"] = torch.zeros((), device=device)
@@ -54,7 +56,7 @@ def encoding_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
             yield from module.parameters()
 
 
-def groups(model: nn.Module, weight_decay: float, position_rate: float) -> list[dict[str, object]]:
+def parameter_groups(model: nn.Module, weight_decay: float, position_rate: float) -> list[dict[str, object]]:
     """Matrices decay; vectors (biases, LayerNorm) and the parameters of encodings do not.
 
     Paper:    Devlin et al. (2019), App. A.2: weight decay 0.01; their code spares biases and LayerNorm
@@ -76,3 +78,29 @@ def groups(model: nn.Module, weight_decay: float, position_rate: float) -> list[
         {"params": positions, "weight_decay": 0.0, "times": position_rate},
     ]
     return [group for group in every if group["params"]]
+
+
+def linear(step: int, *, steps: int, warmup: float, peak: float) -> float:
+    """Up from 0 to `peak` in a share `warmup` of the steps, then down, to reach 0 after the last one.
+
+    Paper:    Devlin et al. (2019), App. A.2, linear decay; Chen et al. (2021b), Table 7, warm-up as a proportion
+    Formula:  peak * s / w for s < w, else peak * (n - s) / (n - w), with w = round(warmup * n)
+    Symbols:  s -> step, from 0; n -> steps
+    Checked:  tests/unit/bench/tasks/test_schedule.py, against transformers
+    """
+    rising = round(warmup * steps)
+    if step < rising:
+        return peak * step / rising
+    return peak * max(0, steps - step) / max(1, steps - rising)
+
+
+def inverse_square_root(step: int, *, warmup: int, peak: float) -> float:
+    """Up to `peak` in `warmup` steps, then down with the square root of the steps taken.
+
+    Paper:    Vaswani et al. (2017), Eq. (3), where peak = (d_model * warmup)^-0.5
+    Formula:  peak * min((warmup / s)^0.5, s / warmup)
+    Symbols:  s -> step + 1, step_num
+    Checked:  tests/unit/bench/tasks/test_schedule.py
+    """
+    taken = step + 1
+    return peak * float(min((warmup / taken) ** 0.5, taken / warmup))

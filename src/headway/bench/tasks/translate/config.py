@@ -12,16 +12,14 @@ from torch.optim import Adam, Optimizer
 from headway.bench.data.translation.batches import MULTIPLE
 from headway.bench.data.translation.cleaning import Rules
 from headway.bench.data.translation.vocabulary import KINDS, VOCAB_SIZE
-from headway.bench.tasks.training.model_choice import ModelChoice
-from headway.bench.tasks.training.optimizer import fusible, groups
-from headway.bench.tasks.training.plan import Rhythm, Steps, above_zero, at_least
-from headway.bench.tasks.training.runs import flat
-from headway.bench.tasks.training.schedule import inverse_square_root
+from headway.bench.tasks.training.optimizer import fusible, inverse_square_root, parameter_groups
+from headway.bench.tasks.training.run_folder import flat
+from headway.bench.tasks.training.settings import Intervals, ModelChoice, Steps, above_zero, at_least
 from headway.models.translation import TRANSLATION_PRESETS, Decoding, TranslationConfig, translation_preset
-from headway.storage import LATER, config_hash, settings
+from headway.storage import OMIT_DEFAULT, config_hash, settings
 
 # A resumed run may have other values of these settings: none of them changes what is learned.
-FREE = ("rhythm.log", "rhythm.keep")
+FREE = ("intervals.log", "intervals.keep")
 SAVED = ("average", "best", "last")
 
 
@@ -71,7 +69,7 @@ class ParallelData:
     vocab_size: int = VOCAB_SIZE
     data: str | None = None
     translated: int = 0
-    test: Mapping[str, str] = field(default_factory=dict, metadata=LATER)
+    test: Mapping[str, str] = field(default_factory=dict, metadata=OMIT_DEFAULT)
 
     def __post_init__(self) -> None:
         if self.kind is not None and self.kind not in KINDS:
@@ -132,10 +130,10 @@ class Optimisation(Steps):
         return inverse_square_root(step, warmup=self.warmup, peak=self.learning_rate)
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        every = groups(model, 0.0, self.position_rate)
+        every = parameter_groups(model, 0.0, self.position_rate)
         return Adam(every, lr=0.0, betas=self.betas, eps=self.epsilon, fused=fusible(model))
 
-    def lighter(self) -> str:
+    def less_memory_hint(self) -> str:
         return f"Use smaller batches: --tokens {self.tokens // 2} begins a new run."
 
 
@@ -154,23 +152,23 @@ class TranslateConfig:
     model: TranslatorChoice
     data: ParallelData
     optimisation: Optimisation
-    rhythm: Rhythm = field(default_factory=Rhythm)
+    intervals: Intervals = field(default_factory=Intervals)
     save: str = "average"
     average: int = 20
     seed: int = 0
-    decoding: Decoding = field(default=Decoding(), metadata=LATER)
-    lowercase: bool = field(default=False, metadata=LATER)
+    decoding: Decoding = field(default=Decoding(), metadata=OMIT_DEFAULT)
+    lowercase: bool = field(default=False, metadata=OMIT_DEFAULT)
 
     def __post_init__(self) -> None:
         at_least("seed", self.seed, 0)
         at_least("average", self.average, 1)
         if self.save not in SAVED:
             raise ValueError(f"save: expected one of {', '.join(SAVED)}, got {self.save!r}.")
-        if self.save == "best" and self.rhythm.checkpoint % self.rhythm.evaluate:
+        if self.save == "best" and self.intervals.checkpoint % self.intervals.evaluate:
             raise ValueError(
-                f"rhythm: expected, to save the best checkpoint, one at every evaluation or at every few, got an "
-                f"evaluation every {self.rhythm.evaluate} steps and a checkpoint every {self.rhythm.checkpoint}. "
-                f"Pass --set rhythm.evaluate={self.rhythm.checkpoint}."
+                f"intervals: expected, to save the best checkpoint, one at every evaluation or at every few, got an "
+                f"evaluation every {self.intervals.evaluate} steps and a checkpoint every {self.intervals.checkpoint}. "
+                f"Pass --set intervals.evaluate={self.intervals.checkpoint}."
             )
         self.model.config(length=self.data.rules.max_tokens)
 

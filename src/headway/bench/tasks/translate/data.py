@@ -15,9 +15,9 @@ from headway.bench.data.translation.pairs import EncodedPairs, build_pairs
 from headway.bench.data.translation.parallel import ParallelText, open_parallel, split_names
 from headway.bench.data.translation.test_sets import TestSet, open_test_set, read_test_set
 from headway.bench.data.translation.vocabulary import train_vocabulary
-from headway.bench.tasks.training.preparing import claim, claimed, if_there, telling
-from headway.bench.tasks.training.processes import Processes
-from headway.bench.tasks.training.runs import writing
+from headway.bench.tasks.training.distributed import Processes
+from headway.bench.tasks.training.prepared_data import begin_data, fingerprint_if_present, has_settings, status_line
+from headway.bench.tasks.training.run_folder import explain_disk_errors
 from headway.bench.tasks.translate.config import ParallelData, TranslateConfig
 from headway.storage import atomic_path, config_hash, read_json, write_json
 
@@ -56,7 +56,7 @@ def prepare_pairs(
     data, plan = config.data, config.optimisation
     folder = own if data.data is None else Path(data.data)
     if data.data is None:
-        with writing(folder, lambda: "Files that are complete stay."):
+        with explain_disk_errors(folder, lambda: "Files that are complete stay."):
             processes.on_main(lambda: _make(data, folder, show=show, continues=continues))
     elif not (folder / "dev.json").is_file():
         raise FileNotFoundError(
@@ -84,13 +84,13 @@ def count_left_out(data: Prepared) -> dict[str, dict[str, int]]:
 def _make(data: ParallelData, folder: Path, *, show: bool, continues: bool) -> None:
     """Make tokenizer and pairs unless they are there; after an interruption, continue."""
     settings = {name: value for name, value in asdict(data).items() if name not in NOT_IN_DATA}
-    if continues and claimed(folder, settings) and (folder / "dev.json").exists():
+    if continues and has_settings(folder, settings) and (folder / "dev.json").exists():
         return
     train, dev = open_texts(data)
-    claim(folder, settings, [train.fingerprint(), dev.fingerprint()])
+    begin_data(folder, settings, [train.fingerprint(), dev.fingerprint()])
     if (folder / "dev.json").exists():
         return
-    with telling(show) as tell:
+    with status_line(show) as tell:
         if (folder / "tokenizer").exists():
             tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
         elif data.tokenizer is None:
@@ -114,7 +114,7 @@ def _make(data: ParallelData, folder: Path, *, show: bool, continues: bool) -> N
 
 def fingerprints(data: ParallelData) -> list[Any]:
     """Return fingerprints of the text that pairs are made of, as it is now; None where it is gone."""
-    return [if_there(lambda split: open_texts(data)[split].fingerprint(), split) for split in range(2)]
+    return [fingerprint_if_present(lambda split: open_texts(data)[split].fingerprint(), split) for split in range(2)]
 
 
 def read_test_sets(data: ParallelData) -> list[TestSet]:
@@ -125,7 +125,9 @@ def read_test_sets(data: ParallelData) -> list[TestSet]:
 def test_fingerprints(data: ParallelData) -> dict[str, Any]:
     """Return fingerprints of the test sets, as they are now; None of what is gone."""
     return {
-        name: if_there(lambda source: open_test_set(source, languages=data.languages).fingerprint(), source)
+        name: fingerprint_if_present(
+            lambda source: open_test_set(source, languages=data.languages).fingerprint(), source
+        )
         for name, source in data.test.items()
     }
 

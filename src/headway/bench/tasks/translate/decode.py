@@ -16,7 +16,7 @@ from headway.bench.data.mlm.packing import sentences, whole_sentences
 from headway.bench.data.text.tokenizers import highest_id
 from headway.bench.data.translation.batches import cut_batches, padded_widths
 from headway.bench.data.translation.vocabulary import Pieces
-from headway.bench.tasks.training.saving import without_bar
+from headway.bench.tasks.training.checkpoint import without_bar
 from headway.models.translation import TranslationConfig, TranslationModel
 from headway.storage import read_json
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headway.bench.data.translation.cleaning import Rules
-from headway.bench.tasks.training.plan import Rhythm
+from headway.bench.tasks.training.settings import Intervals
 from headway.bench.tasks.translate.config import Optimisation, ParallelData, TranslateConfig, TranslatorChoice
 
 WMT14 = ParallelData(source="hub:wmt14:de-en", languages="en-de")
@@ -29,7 +29,7 @@ def quick() -> TranslateConfig:
         optimisation=Optimisation(
             steps=1200, tokens=1024, step_tokens=1000, warmup=150, learning_rate=1.5e-3, clip=1.0
         ),
-        rhythm=Rhythm(log=40, evaluate=400, checkpoint=40),
+        intervals=Intervals(log=40, evaluate=400, checkpoint=40),
         save="average",
         average=8,
     )
@@ -45,7 +45,7 @@ def small() -> TranslateConfig:
         model=TranslatorChoice(preset="small", changes={"hidden_dropout_prob": 0.3}),
         data=ParallelData(vocab_size=8000, rules=Rules(max_tokens=128)),
         optimisation=Optimisation(steps=10_000, tokens=8192, step_tokens=8192, warmup=2000, learning_rate=1e-3),
-        rhythm=Rhythm(log=100, evaluate=500, checkpoint=500),
+        intervals=Intervals(log=100, evaluate=500, checkpoint=500),
         save="best",
     )
 
@@ -63,7 +63,7 @@ def shaw_base() -> TranslateConfig:
         model=TranslatorChoice(preset="shaw-base", encoding="shaw:clip=16,sharing=none"),
         data=WMT14,
         optimisation=Optimisation(steps=100_000, tokens=4096, step_tokens=25_000, warmup=4000),
-        rhythm=Rhythm(log=100, evaluate=5000, checkpoint=5000),
+        intervals=Intervals(log=100, evaluate=5000, checkpoint=5000),
         save="last",
     )
 
@@ -79,7 +79,7 @@ def shaw_big() -> TranslateConfig:
         model=TranslatorChoice(preset="big", encoding="shaw:clip=8,sharing=head"),
         data=WMT14,
         optimisation=Optimisation(steps=300_000, tokens=4096, step_tokens=25_000, warmup=4000),
-        rhythm=Rhythm(log=100, evaluate=6000, checkpoint=1500),
+        intervals=Intervals(log=100, evaluate=6000, checkpoint=1500),
         save="average",
         average=20,
     )
@@ -98,7 +98,7 @@ def diet_base() -> TranslateConfig:
         model=TranslatorChoice(preset="diet-base", encoding="diet-rel"),
         data=ParallelData(source="hub:wmt18:de-en", languages="en-de"),
         optimisation=Optimisation(steps=250_000, tokens=4096, step_tokens=25_000, warmup=4000),
-        rhythm=Rhythm(log=100, evaluate=5000, checkpoint=5000),
+        intervals=Intervals(log=100, evaluate=5000, checkpoint=5000),
         save="average",
         average=5,
     )

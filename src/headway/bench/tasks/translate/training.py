@@ -14,13 +14,11 @@ from torch import Tensor
 from headway.bench.data.text.tokenizers import highest_id
 from headway.bench.data.translation.test_sets import TestSet
 from headway.bench.tasks.training import checkpoint
+from headway.bench.tasks.training.checkpoint import Snapshots, average, save_model, without_bar
+from headway.bench.tasks.training.distributed import Processes, begin_run
 from headway.bench.tasks.training.loop import Training
 from headway.bench.tasks.training.objective import Batch
-from headway.bench.tasks.training.processes import Processes
-from headway.bench.tasks.training.runs import RunFolder
-from headway.bench.tasks.training.saving import save_model, without_bar
-from headway.bench.tasks.training.session import begun
-from headway.bench.tasks.training.snapshots import Snapshots, average
+from headway.bench.tasks.training.run_folder import RunFolder
 from headway.bench.tasks.translate.config import FREE, TranslateConfig
 from headway.bench.tasks.translate.data import Prepared, count_left_out, prepare_pairs, read_test_sets
 from headway.bench.tasks.translate.decode import Translator
@@ -96,7 +94,7 @@ def run(
     processes = Processes(cpu=cpu)
     config = config.resolved(processes.device.type)
     folder = RunFolder(Path(out or config.default_folder))
-    with begun(folder, settings(config), processes, resume=resume, free=FREE) as finished:
+    with begin_run(folder, settings(config), processes, resume=resume, free=FREE) as finished:
         if finished:
             return Result(**{**read_json(folder.result_file), "folder": str(folder.path)})
         return _train(config, folder, processes, progress=progress, tensorboard=tensorboard, fsdp=fsdp, graphs=graphs)
@@ -114,7 +112,7 @@ def _train(
 ) -> Result:
     tests = processes.on_main(lambda: read_test_sets(config.data))  # first, so that a missing file is not found last
     data = prepare_pairs(config, folder.path / "data", processes, show=progress, continues=folder.has_checkpoint)
-    processes.on_main(lambda: folder.trains_on(data.fingerprint, config.data.data or folder.path / "data"))
+    processes.on_main(lambda: folder.check_data(data.fingerprint, config.data.data or folder.path / "data"))
     torch.manual_seed(config.seed)
     model = TranslationModel(model_config(config, data))
     parameters = model.num_parameters()
@@ -124,7 +122,7 @@ def _train(
 
     def evaluate(objective: Callable[[Batch, Tensor], Tensor]) -> dict[str, float]:
         mine = dev_sums(objective, data.dev.parts(processes.rank, processes.world), processes.device)
-        return {**dev_numbers(processes.total(mine)), **processes.on_main(lambda: dev_scores(model))}
+        return {**dev_numbers(processes.sum(mine)), **processes.on_main(lambda: dev_scores(model))}
 
     def dev_scores(model: TranslationModel) -> dict[str, float]:
         if not data.sentences:
@@ -137,7 +135,7 @@ def _train(
         parts=data.training.parts,
         evaluate=evaluate,
         plan=config.optimisation,
-        rhythm=config.rhythm,
+        intervals=config.intervals,
         tokens=data.training.tokens_per_step,
         seed=config.seed,
         folder=folder,

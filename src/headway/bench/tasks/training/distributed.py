@@ -7,10 +7,10 @@ and its FSDP is silently off between CPU processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -21,8 +21,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from headway.bench.tasks.training.checkpoint import last_checkpoint_hint
 from headway.bench.tasks.training.objective import Objective
-from headway.bench.tasks.training.runs import RunStopped
+from headway.bench.tasks.training.run_folder import RunFolder, RunStopped
 
 T = TypeVar("T")
 ANSWER = timedelta(minutes=10)  # how long processes wait for one another in a step
@@ -62,11 +63,11 @@ class Processes:
             raise RunStopped(f"The main process stopped: {answer[1]}")
         return answer[0]  # type: ignore[return-value]
 
-    def moved(self, value: Tensor) -> Tensor:
+    def to_device(self, value: Tensor) -> Tensor:
         """On this process's device; from pinned memory without waiting."""
         return value.to(self.device, non_blocking=True)
 
-    def total(self, value: Tensor) -> Tensor:
+    def sum(self, value: Tensor) -> Tensor:
         """The sum over all processes."""
         if self.world > 1:
             value = value.clone()
@@ -74,7 +75,7 @@ class Processes:
         return value
 
     @contextmanager
-    def noticing_the_dead(self, hint: Callable[[], str]) -> Iterator[None]:
+    def explain_lost_processes(self, hint: Callable[[], str]) -> Iterator[None]:
         """Say in plain words that another process died or does not answer; `hint` tells what is left of the run."""
         try:
             yield
@@ -88,7 +89,7 @@ class Processes:
             ) from error
 
 
-def spread(module: Objective, processes: Processes, *, fsdp: bool) -> nn.Module:
+def distribute(module: Objective, processes: Processes, *, fsdp: bool) -> nn.Module:
     """The module on this process's device, its gradients averaged over all processes.
 
     With `fsdp`, parameters, gradients and the optimizer's state are cut into shares, one for each process (FSDP2).
@@ -109,7 +110,7 @@ def spread(module: Objective, processes: Processes, *, fsdp: bool) -> nn.Module:
     return DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True)
 
 
-def accumulating(module: nn.Module, *, last: bool) -> AbstractContextManager[object]:
+def gradient_sync(module: nn.Module, *, last: bool) -> AbstractContextManager[object]:
     """For one of several parts of a batch: gradients are exchanged in the last one only."""
     if isinstance(module, FSDPModule):
         module.set_requires_gradient_sync(last)
@@ -121,3 +122,18 @@ def accumulating(module: nn.Module, *, last: bool) -> AbstractContextManager[obj
 def _is_of_communication(error: RuntimeError) -> bool:
     text = str(error).lower()
     return isinstance(error, dist.DistError) or any(word in text for word in ("gloo", "nccl", "connection"))
+
+
+@contextmanager
+def begin_run(
+    folder: RunFolder, config: Mapping[str, Any], processes: Processes, *, resume: bool, free: Collection[str]
+) -> Iterator[bool]:
+    """Begin the run of a configuration, or go on with it; yields whether it is finished. See `RunFolder.open`."""
+    with ExitStack() as stack, processes.explain_lost_processes(lambda: last_checkpoint_hint(folder.checkpoints)):
+
+        def begin() -> bool:
+            stack.enter_context(folder.locked())
+            folder.open(config, resume=resume, free=free)
+            return folder.finished
+
+        yield processes.on_main(begin)

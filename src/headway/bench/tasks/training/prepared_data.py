@@ -14,7 +14,7 @@ from rich.console import Console
 from headway.storage import read_json, write_json
 
 
-def claim(folder: Path, settings: Mapping[str, Any], sources: Sequence[Any]) -> None:
+def begin_data(folder: Path, settings: Mapping[str, Any], sources: Sequence[Any]) -> None:
     """Write down what the data are made of: how, and fingerprints of what is read.
 
     What an earlier attempt made of something else goes.
@@ -28,7 +28,7 @@ def claim(folder: Path, settings: Mapping[str, Any], sources: Sequence[Any]) -> 
         write_json(record, wanted)
 
 
-def claimed(folder: Path, settings: Mapping[str, Any]) -> bool:
+def has_settings(folder: Path, settings: Mapping[str, Any]) -> bool:
     """Whether data made in that way are there, of whatever sources."""
     record = folder / "text.json"
     if not record.exists():
@@ -38,13 +38,13 @@ def claimed(folder: Path, settings: Mapping[str, Any]) -> bool:
     return same
 
 
-def is_changed(folder: Path, sources: Sequence[Any]) -> bool:
+def sources_changed(folder: Path, sources: Sequence[Any]) -> bool:
     """Whether what the data were made of is another today. Of what is gone (None) nothing is known; data stay data."""
     record = folder / "text.json"
-    return record.exists() and are_others(read_json(record)["sources"], sources)
+    return record.exists() and fingerprints_changed(read_json(record)["sources"], sources)
 
 
-def are_others(before: Sequence[Any], sources: Sequence[Any]) -> bool:
+def fingerprints_changed(before: Sequence[Any], sources: Sequence[Any]) -> bool:
     """The same of fingerprints that were written down."""
     today = json.loads(json.dumps(sources))
     return len(before) != len(today) or any(
@@ -52,7 +52,7 @@ def are_others(before: Sequence[Any], sources: Sequence[Any]) -> bool:
     )
 
 
-def if_there(fingerprint: Callable[..., Any], *of: Any) -> Any:
+def fingerprint_if_present(fingerprint: Callable[..., Any], *of: Any) -> Any:
     """A fingerprint, or None where what it is of does not exist."""
     try:
         return fingerprint(*of)
@@ -61,7 +61,7 @@ def if_there(fingerprint: Callable[..., Any], *of: Any) -> Any:
 
 
 @contextmanager
-def telling(show: bool) -> Iterator[Callable[[str], None]]:
+def status_line(show: bool) -> Iterator[Callable[[str], None]]:
     """A line on the terminal that says what is being done; elsewhere nothing."""
     console = Console(stderr=True)
     if not show or not console.is_terminal:

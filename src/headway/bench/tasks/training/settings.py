@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from torch import nn
 from torch.optim import Optimizer
 
-from headway.bench.tasks.training.optimizer import adamw
-from headway.bench.tasks.training.schedule import linear
+from headway.bench.tasks.training.optimizer import adamw, linear
+from headway.encodings import EncodingChoice
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +42,7 @@ class Steps:
         """For the model's parameters; the learning rate is set at each step."""
         raise NotImplementedError
 
-    def lighter(self) -> str:
+    def less_memory_hint(self) -> str:
         """A sentence that says how a step takes less memory."""
         raise NotImplementedError
 
@@ -91,7 +91,7 @@ class Optimisation(Steps):
     def optimizer(self, model: nn.Module) -> Optimizer:
         return adamw(model, weight_decay=self.weight_decay, position_rate=self.position_rate)
 
-    def lighter(self) -> str:
+    def less_memory_hint(self) -> str:
         return f"Compute it in more parts, with --accumulate {2 * self.accumulate}; a run can be resumed with that."
 
     def parts(self, processes: int) -> int:
@@ -111,7 +111,7 @@ class Optimisation(Steps):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rhythm:
+class Intervals:
     """After how many steps a run logs, evaluates and saves (it does all three at the end), and what it keeps."""
 
     log: int = 100
@@ -147,3 +147,37 @@ def at_least(name: str, value: int, least: int) -> None:
 def above_zero(name: str, value: float) -> None:
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{name}: expected a finite number above 0, got {value}.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelChoice:
+    """A preset with an encoding; `EncoderChoice` and `TranslatorChoice` say of which kind of model.
+
+    Args:
+        encoding: NAME[:OPTION=VALUE,...], such as diet-abs:rank=64,sharing=layer; see `EncodingChoice`.
+        changes: other settings of the model's configuration, in place of the preset's.
+    """
+
+    preset: str = "tiny"
+    encoding: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.config()
+
+    @property
+    def choice(self) -> EncodingChoice:
+        """The encoding with all its options."""
+        return EncodingChoice.parse(self.encoding)
+
+    def config(self, *, length: int = 1, **rest: Any) -> Any:
+        """Make the model's configuration, with room for `length` positions."""
+        raise NotImplementedError
+
+    def _settings(
+        self, presets: Mapping[str, Mapping[str, Any]], length: int, rest: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Collect what replaces the preset's settings."""
+        check_changes(self.changes, ("encoding",), length)
+        longest = max(length, {**presets.get(self.preset, {}), **self.changes}.get("max_position_embeddings", 1))
+        return {"encoding": self.encoding, **self.changes, "max_position_embeddings": longest, **rest}

@@ -22,7 +22,7 @@ class RunStopped(RuntimeError):
 
 
 @contextmanager
-def writing(path: Path, left: Callable[[], str]) -> Iterator[None]:
+def explain_disk_errors(path: Path, left: Callable[[], str]) -> Iterator[None]:
     """Say in plain words that the disk is full or broken; `left` tells what is left of the run."""
     try:
         yield
@@ -55,7 +55,7 @@ class RunFolder:
         return any(self.checkpoints.glob("[!.]*"))
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Keep other processes of this machine out of the folder, until the block ends or this process dies."""
         import fcntl  # not on Windows
 
@@ -99,7 +99,7 @@ class RunFolder:
             before = read_json(self.config_file) if resume and self.config_file.is_file() else {}
             write_json(self.config_file, {**before, "config": config, "environment": environment()})
 
-    def trains_on(self, data: str, source: str | Path) -> None:
+    def check_data(self, data: str, source: str | Path) -> None:
         """Write down which data the run has; refuse where it began with others.
 
         A run from before this was written down goes on with what is there.

@@ -1,0 +1,156 @@
+"""The folders of jobs, and their results in one small file, which outlives the machine that did them and its models."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from headway.bench.study.job import DATA_KINDS, Job
+from headway.storage import atomic_path, file_name, read_json, write_json
+
+RECORDS = "jobs.jsonl"  # one job a line: its key, its result, and what it took
+
+
+class Unreadable(ValueError):
+    """A result file that is there and cannot be used."""
+
+
+class Store:
+    """A folder of jobs, each in a folder of its key: job.json when it is asked, log.txt, and result.json at the end.
+
+    Args:
+        kept: a folder with results of jobs that ran elsewhere (`headway.bench.study.store`); it has none of the other
+            files of these jobs, such as models.
+    """
+
+    def __init__(self, path: Path, *, kept: Path | None = None) -> None:
+        self.path, self.kept = path, kept
+        self._kept = {} if kept is None else read_records(kept)
+
+    def folder(self, key: str) -> Path:
+        return self.path / key
+
+    def write_request(self, job: Job) -> Path:
+        """Write the job's job.json, unless it is there, and return the job's folder."""
+        folder = self.folder(job.key)
+        asked = {"key": job.key, **asdict(job)}
+        if not (folder / "job.json").is_file() or read_json(folder / "job.json")["config"] != asked["config"]:
+            write_json(folder / "job.json", asked)  # again where it was written before its configuration's form changed
+        return folder
+
+    def is_here(self, key: str) -> bool:
+        """Whether the job was done in this store, so that others can read its folder."""
+        return (self.folder(key) / "result.json").is_file()
+
+    def result(self, key: str) -> dict[str, Any] | None:
+        """What the job's result.json says, or what was kept of it, or None where it is not done."""
+        path = self.folder(key) / "result.json"
+        if not path.is_file():
+            return self._kept.get(key)
+        try:
+            found = read_json(path)
+        except ValueError as error:
+            raise Unreadable(str(error)) from error
+        if not isinstance(found, dict) or found.get("key") != key or not isinstance(found.get("result"), dict):
+            raise Unreadable(f"{path}: expected the result of {key}, got something else.")
+        return found
+
+    def difference_from_kept(self, job: Job) -> str:
+        """What to say where text that was made here is another than the one of which the result was kept; else nothing.
+
+        It is the same on every machine, unlike all that is trained on it.
+        """
+        here, kept = self.result(job.key), self._kept.get(job.key)
+        if job.kind not in DATA_KINDS or here is None or kept is None:
+            return ""
+        before, now = kept["result"], here["result"]
+        changed = [
+            f"{name} was {before[name]} and is {now[name]}" for name in now if before.get(name, now[name]) != now[name]
+        ]
+        if not changed:
+            return ""
+        return (
+            f"{job.label}: expected it as it was for what is kept in {self.kept}, got another: {'; '.join(changed)}. "
+            f"Put the old files back, or leave --kept out and name another --out to begin anew."
+        )
+
+    def set_aside(self, key: str, why: str = "unreadable") -> Path:
+        """Rename a result that cannot be used, so that the job is done again; nothing is deleted."""
+        path = self.folder(key) / "result.json"
+        aside = path.with_name(f"result.{why}-{time.time_ns()}.json")
+        path.rename(aside)
+        return aside
+
+
+def export_study(folder: Path, target: Path) -> list[Path]:
+    """Copy what is worth committing: results.json on one line, what each analysis measured, and the jobs' results.
+
+    With the last of these `headway study --kept` goes on elsewhere.
+    """
+    results = read_json(folder / "results.json")
+    kept = [target / "results.json", write_records(target, _records(results, folder, target))]
+    with atomic_path(kept[0]) as temporary:
+        temporary.write_text(json.dumps(results, ensure_ascii=False) + "\n", encoding="utf-8")
+    for row, found in results["analysis"].items():
+        place = Path("analysis", file_name(row), "measures.json")
+        measures = folder / results["study"]["store"] / found["folder"] / "analysis" / "measures.json"
+        if not measures.is_file() and results["study"].get("kept"):
+            measures = folder / results["study"]["kept"] / place
+        if measures.is_file():
+            kept.append(target / place)
+            content = measures.read_bytes()
+            with atomic_path(kept[-1]) as temporary:
+                temporary.write_bytes(content)
+    return kept
+
+
+def write_records(folder: Path, records: Mapping[str, Mapping[str, Any]]) -> Path:
+    """Write the records of jobs that are done."""
+    path = folder / RECORDS
+    lines = [json.dumps(records[key], ensure_ascii=False, separators=(",", ":")) for key in sorted(records)]
+    with atomic_path(path) as temporary:
+        temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def read_records(folder: Path) -> dict[str, dict[str, Any]]:
+    """The records of a folder that `headway report --keep` wrote."""
+    path = folder / RECORDS
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"kept: expected {RECORDS} in {folder}, got none. `headway report STUDY --keep {folder}` writes it."
+        )
+    records = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            record = json.loads(line)
+            records[record["key"]] = {**record, "result": dict(record["result"]), "seconds": float(record["seconds"])}
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{path}, line {number}: expected the result of a job, got {line[:60]!r}.") from error
+    return records
+
+
+def _records(results: dict[str, Any], folder: Path, target: Path) -> dict[str, Any]:
+    """Of the jobs that are done, by key; of those that were done elsewhere, or are gone, what was kept before."""
+    about = results["study"]
+    earlier: dict[str, Any] = read_records(folder / about["kept"]) if about.get("kept") else {}
+    for place in (folder, target):
+        if (place / RECORDS).is_file():
+            earlier |= read_records(place)
+    found = {}
+    for key in dict.fromkeys(job["key"] for job in results["jobs"] if job["state"] == "done"):
+        path = folder / about["store"] / key / "result.json"
+        if path.is_file():
+            found[key] = read_json(path)
+        elif key in earlier:
+            found[key] = earlier[key]
+        else:
+            raise FileNotFoundError(
+                f"keep: expected the result of {key}, which is done, in {path.parent}, got none: it would be lost to "
+                f"--kept. Put the job's folder back, or run the study again; nothing was written."
+            )
+    return found
