@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM, BertModel, RobertaConfig, RobertaModel
 
-from headway.pretrained.analysis.hidden_states import of_tokens
-from headway.pretrained.analysis.position_scores import scores_of
-from headway.pretrained.analysis.reading import read
+from headway.pretrained.analysis.hidden_states import token_states
+from headway.pretrained.analysis.loading import read
+from headway.pretrained.analysis.scores import scores_of
 from headway.pretrained.conversion import load_relative
 
 LENGTH, HEADS, WIDTH, LAYERS = 12, 2, 8, 2
@@ -110,7 +110,7 @@ def test_what_is_read_of_it_gives_the_weights_that_it_reports(tmp_path, kind):
     ids = torch.randint(1, 40, (1, 9))
     with torch.no_grad():
         reported = model(ids, output_attentions=True).attentions
-    for layer, projected in enumerate(of_tokens(reading, ids[0].numpy())):
+    for layer, projected in enumerate(token_states(reading, ids[0].numpy())):
         scores = scores_of(reading, layer, projected)
         whole = torch.from_numpy(scores.matrices())
         torch.testing.assert_close(whole.softmax(-1), reported[layer][0])

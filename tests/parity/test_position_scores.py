@@ -11,9 +11,9 @@ import transformers
 from numpy.testing import assert_allclose
 
 from headway.models import EncoderConfig, EncoderModel
-from headway.pretrained.analysis.hidden_states import of_positions, of_tokens
-from headway.pretrained.analysis.position_scores import position_scores, scores_of
-from headway.pretrained.analysis.reading import read
+from headway.pretrained.analysis.hidden_states import position_states, token_states
+from headway.pretrained.analysis.loading import read
+from headway.pretrained.analysis.scores import position_scores, scores_of
 
 SIZES = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3}
 BERT = {**SIZES, "intermediate_size": 32, "max_position_embeddings": 20, "type_vocab_size": 2}
@@ -152,7 +152,7 @@ def test_every_layer_gives_the_weights_that_the_model_reports(name):
     with torch.no_grad():
         reported = running(model)(inputs_embeds=mean_word(model, LENGTH), output_attentions=True).attentions
     assert len(reported) == len(reading.layers) == 3
-    for layer, projected in enumerate(of_positions(reading, LENGTH)):
+    for layer, projected in enumerate(position_states(reading, LENGTH)):
         weights = weights_of(position_scores(reading, layer, projected=projected))
         assert_allclose(weights, reported[layer][0].numpy(), rtol=1e-8, atol=1e-12)
 
@@ -164,13 +164,13 @@ def test_real_tokens_give_the_weights_that_the_model_reports(name):
     ids = np.array([7, 3, 9, 9, 30, 2, 41, 8])
     with torch.no_grad():
         reported = running(model)(input_ids=torch.tensor(ids)[None], output_attentions=True).attentions
-    for layer, projected in enumerate(of_tokens(reading, ids)):
+    for layer, projected in enumerate(token_states(reading, ids)):
         assert_allclose(
             weights_of(scores_of(reading, layer, projected)), reported[layer][0].numpy(), rtol=1e-8, atol=1e-12
         )
     embedded = reading.embedded(reading.summed(reading.words[ids]))
     norm = reading.layers[0].norm
-    assert_allclose(embedded if norm is None else norm(embedded), of_tokens(reading, ids)[0], **near(name))
+    assert_allclose(embedded if norm is None else norm(embedded), token_states(reading, ids)[0], **near(name))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -209,7 +209,7 @@ def test_the_decoder_of_t5_is_causal_and_has_a_table_of_its_own():
     for layer in range(3):  # all layers share the first one's
         assert_allclose(reading.bias_of(layer, LENGTH).dense()[0].numpy(), expected, rtol=1e-12)
     with pytest.raises(NotImplementedError, match="attends to an encoder"):
-        of_positions(reading)
+        position_states(reading)
 
 
 OWN = [
@@ -237,7 +237,7 @@ def test_headway_encoders_give_the_weights_that_they_report(encoding, segments):
     reading = read(model)
     with torch.no_grad():
         reported = model(inputs_embeds=mean_word(model, LENGTH), output_attentions=True).attentions
-    arriving = of_positions(reading, LENGTH)
+    arriving = position_states(reading, LENGTH)
     first = position_scores(reading, 0, LENGTH)
     assert_allclose(
         first.matrices(), position_scores(reading, 0, projected=arriving[0]).matrices(), rtol=1e-8, atol=1e-11
@@ -253,6 +253,48 @@ def test_tiles_are_parts_of_the_matrices():
     whole = scores.matrices()
     assert whole.shape == (3, LENGTH, LENGTH)
     assert_allclose(scores.tile(3, 9, 5, 17), whole[:, 3:9, 5:17], rtol=1e-12)
+
+
+# Eq. (2) of Wennberg and Henter (2021) as it is written: words and positions, W_Q and W_K, and nothing else.
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "albert", "gpt2"])
+def test_the_equation_as_written_by_loops(name):
+    model = build(name)
+    reading = read(model)
+    base = model.base_model
+    layer = {
+        "albert": lambda: base.encoder.albert_layer_groups[0].albert_layers[0].attention,
+        "gpt2": lambda: base.h[0].attn,
+    }.get(name, lambda: base.encoder.layer[0].attention.self)()
+    words = base.get_input_embeddings().weight.detach().numpy()
+    table = (base.wpe if name == "gpt2" else base.embeddings.position_embeddings).weight.detach().numpy()
+    table = table[2:] if name == "roberta" else table  # rows of padding
+    summed = [words.mean(0) + table[i] for i in range(LENGTH)]
+    if name == "albert":  # its narrow embeddings reach W_Q through a projection
+        summed = [base.encoder.embedding_hidden_mapping_in.weight.detach().numpy() @ x for x in summed]
+    heads = model.config.num_attention_heads
+    width = model.config.hidden_size // heads
+    if name == "gpt2":
+        whole = layer.c_attn.weight.detach().numpy().T
+        query, key = whole[: heads * width], whole[heads * width : 2 * heads * width]
+    else:
+        query, key = layer.query.weight.detach().numpy(), layer.key.weight.detach().numpy()
+    found = position_scores(reading, 0, LENGTH, formula="equation").matrices()
+    for head, i, j in [(0, 0, 0), (1, 3, 11), (heads - 1, LENGTH - 1, 2)]:
+        rows = slice(head * width, (head + 1) * width)
+        want = (query[rows] @ summed[i]) @ (key[rows] @ summed[j]) / width**0.5
+        assert_allclose(found[head, i, j], want, rtol=1e-9)
+    assert not np.allclose(found, position_scores(reading, 0, LENGTH).matrices(), rtol=0.01)
+
+
+def test_the_equation_has_neither_segments_nor_what_arrives():
+    reading = read(build("bert"))
+    for arguments in ({"segments": 1}, {"projected": np.zeros((LENGTH, 24))}):
+        with pytest.raises(ValueError, match="formula: expected 'model'"):
+            position_scores(reading, 0, LENGTH, formula="equation", **arguments)
+    with pytest.raises(ValueError, match="formula: expected one of model, equation"):
+        position_scores(reading, 0, LENGTH, formula="paper")
 
 
 # Converted models: the family's anatomy, and the bias that was added.
@@ -281,7 +323,7 @@ def test_converted_models_give_the_weights_that_they_report(name, to, mode):
     assert reading.model_type == model.config.model_type
     with torch.no_grad():
         reported = model(inputs_embeds=mean_word(model, LENGTH), output_attentions=True).attentions
-    arriving = of_positions(reading, LENGTH)
+    arriving = position_states(reading, LENGTH)
     assert_allclose(reading.mean_words(LENGTH), arriving[0], rtol=1e-9, atol=1e-11)
     for layer, projected in enumerate(arriving):
         weights = weights_of(position_scores(reading, layer, projected=projected))
@@ -289,7 +331,7 @@ def test_converted_models_give_the_weights_that_they_report(name, to, mode):
     ids = np.array([7, 3, 9, 9, 30, 2, 41, 8])
     with torch.no_grad():
         reported = model(input_ids=torch.tensor(ids)[None], output_attentions=True).attentions
-    for layer, projected in enumerate(of_tokens(reading, ids)):
+    for layer, projected in enumerate(token_states(reading, ids)):
         weights = weights_of(scores_of(reading, layer, projected))
         assert_allclose(weights, reported[layer][0].numpy(), rtol=1e-8, atol=1e-12)
 

@@ -55,9 +55,9 @@ def pretrain(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
 
 def convert(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     """A pretrained encoder with its positions supplemented, replaced or, without a change, as they are."""
-    from headway.pretrained.analysis.loading import load_tokenizer
+    from headway.pretrained.analysis.loading import load_tokenizer, quiet
     from headway.pretrained.conversion import convert
-    from headway.pretrained.conversion.loading import load_original, quiet
+    from headway.pretrained.conversion.run import load_original
     from headway.storage import atomic_path, environment
 
     model, tokenizer = load_original(config["model"]), load_tokenizer(config["model"])
@@ -151,7 +151,7 @@ def lengths(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
 
     from headway.models import EncoderForMaskedLM
     from headway.pretrained.analysis import load_tokenizer
-    from headway.pretrained.conversion.lengths import loss_by_length
+    from headway.pretrained.conversion.comparison import loss_by_length
 
     folder_of_model = inputs["pretrain"] / "run" / "model"
     tokenizer = load_tokenizer(str(folder_of_model))
@@ -243,7 +243,7 @@ def _shown(measures: Any) -> dict[str, Any]:
     """What the page of a study shows: curves near the diagonal, kinds of heads, ranks on texts."""
     import numpy as np
 
-    from headway.pretrained.analysis.plain import plain
+    from headway.pretrained.analysis.measures import to_plain
 
     heads = measures.heads
     near = np.abs(heads.offsets) <= SHOWN_OFFSETS
@@ -254,7 +254,7 @@ def _shown(measures: Any) -> dict[str, Any]:
         "toeplitz_r2": np.asarray(heads.r2, dtype=float).round(4).tolist(),
         "kinds": heads.kinds.tolist(),
         "head_dim": measures.model.head_dim,
-        "same_token": None if measures.texts is None else plain(measures.texts.same_token),
+        "same_token": None if measures.texts is None else to_plain(measures.texts.same_token),
         "ranks": None
         if ranks is None
         else {kind: {"effective": r.effective.round(2).tolist(), "relative": r.relative.round(2).tolist()}

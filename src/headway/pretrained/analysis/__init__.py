@@ -9,13 +9,11 @@ except ModuleNotFoundError as error:
     ) from error
 
 from headway.pretrained.analysis.anatomy import Layer, Reading
-from headway.pretrained.analysis.curves import Curves, bias_curves
-from headway.pretrained.analysis.families import FAMILIES, Family
-from headway.pretrained.analysis.head_measures import Fits, HeadMeasures, measure_heads
-from headway.pretrained.analysis.loading import load_model, load_tokenizer
+from headway.pretrained.analysis.head_measures import Curves, Fits, HeadMeasures, bias_curves, measure_heads
+from headway.pretrained.analysis.hugging_face import FAMILIES, Family
+from headway.pretrained.analysis.loading import load_model, load_tokenizer, read
 from headway.pretrained.analysis.measures import Measures, analyze
 from headway.pretrained.analysis.patterns import KINDS, Patterns, Thresholds, attention_patterns
-from headway.pretrained.analysis.position_scores import Scores, position_scores
 from headway.pretrained.analysis.position_table import (
     TableMeasures,
     cosine_distribution,
@@ -23,11 +21,8 @@ from headway.pretrained.analysis.position_table import (
     find_seam,
     measure_table,
 )
-from headway.pretrained.analysis.rank import Ranks, TextRanks, ranks
-from headway.pretrained.analysis.reading import read
-from headway.pretrained.analysis.segment_scores import segment_attention, segment_scores
-from headway.pretrained.analysis.text_measures import TextMeasures, measure_texts
-from headway.pretrained.analysis.text_scores import text_scores
+from headway.pretrained.analysis.scores import Scores, position_scores, segment_attention, segment_scores, text_scores
+from headway.pretrained.analysis.text_measures import Ranks, TextMeasures, TextRanks, measure_texts, ranks
 from headway.pretrained.analysis.tisa_fit import TisaFit, fit_tisa
 from headway.pretrained.analysis.toeplitz import Diagonals, diagonals, toeplitz_fit, toeplitz_r2, windowed_r2
 

@@ -1,4 +1,4 @@
-"""The parts of a transformer that decide how positions act on its scores, as NumPy arrays.
+"""The parts of a transformer that decide how positions act on its scores, as NumPy arrays, and how modules become them.
 
 Arrays keep the model's own numbers, without a copy where possible; everything computed from them is float64.
 """
@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from torch import nn
 
 from headway.bias import Bias
 from headway.encodings.base import Encoding
-from headway.pretrained.analysis.arrays import Array
+from headway.pretrained.analysis.matrices import Array, to_array
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,14 +32,16 @@ class Norm:
         return y if self.bias is None else y + self.bias
 
     def spread(self, x: Array) -> Array:  # (L, E) to (L, 1)
-        """What each row is divided by."""
+        """Return what each row is divided by."""
         centered = x - x.mean(axis=-1, keepdims=True) if self.centers else x
         spread: Array = np.sqrt((centered**2).mean(axis=-1, keepdims=True) + self.eps)
         return spread
 
     def part(self, x: Array, spread: Array) -> Array:
-        """What a summand x of the input contributes: with the spread of the whole input the norm is linear, and the
-        parts of a sum add up to the output less `bias`."""
+        """Return what a summand x of the input contributes.
+
+        With the spread of the whole input the norm is linear: the parts of a sum add up to the output less `bias`.
+        """
         centered = x - x.mean(axis=-1, keepdims=True) if self.centers else x
         scaled: Array = centered / spread * self.weight
         return scaled
@@ -56,7 +59,7 @@ class Affine:
         return y if self.bias is None else y + self.bias
 
     def part(self, x: Array) -> Array:
-        """What a summand x of the input contributes."""
+        """Return what a summand x of the input contributes."""
         y: Array = x @ self.weight.astype(np.float64)
         return y
 
@@ -114,18 +117,18 @@ class Reading:
 
     @cached_property
     def word_mean(self) -> Array:  # (W,)
-        """The average word embedding across the entire vocabulary (Wennberg and Henter 2021, Sec. 3.2)."""
+        """Return the average word embedding across the entire vocabulary (Wennberg and Henter 2021, Sec. 3.2)."""
         mean: Array = self.words.mean(axis=0, dtype=np.float64)
         return mean
 
     @property
     def alike(self) -> tuple[int, ...]:
-        """For each layer, the first one with the same queries and keys: itself, but in ALBERT, whose layers share."""
+        """Return, for each layer, the first with the same queries and keys; only ALBERT's layers share them."""
         keys = [layer.module if self.bias_of(n, 3) is None else n for n, layer in enumerate(self.layers)]
         return tuple(keys.index(key) for key in keys)
 
     def length(self, asked: int | None) -> int:
-        """The number of positions to analyse, checked."""
+        """Return the number of positions to analyse; raise for more than the model has."""
         length = self.usual_length if asked is None else asked
         if length < 3 or (self.limit is not None and length > self.limit):
             most = f"3 to {self.limit} (the model's positions)" if self.limit is not None else "at least 3"
@@ -133,7 +136,7 @@ class Reading:
         return length
 
     def summed(self, words: Array, segments: Array | int = 0) -> Array:  # (L, W)
-        """Words, positions 0, 1, ... and segments added up, as the model does."""
+        """Add up words, positions 0, 1, ... and segments, as the model does."""
         total = words.astype(np.float64)
         if self.constant is not None:
             total = total + self.constant
@@ -142,10 +145,48 @@ class Reading:
         return total if self.segments is None else total + self.segments[segments]
 
     def embedded(self, summed: Array) -> Array:  # (L, W) to (L, E)
-        """What enters the first layer."""
+        """Return what enters the first layer."""
         x = summed if self.norm is None else self.norm(summed)
         return x if self.project is None else self.project(x)
 
     def mean_words(self, length: int, segments: Array | int = 0) -> Array:  # (L, E)
-        """What enters the first layer when every word is the average word: all that differs is the position."""
+        """Return what enters the first layer when every word is the average word: all that differs is the position."""
         return self.embedded(self.summed(np.broadcast_to(self.word_mean, (length, self.words.shape[1])), segments))
+
+
+def read_norm(name: str, module: Any) -> Norm:
+    """Read a LayerNorm, or T5's norm."""
+    bias = getattr(module, "bias", None)
+    eps = module.eps if hasattr(module, "eps") else module.variance_epsilon
+    values = None if bias is None else to_array(f"{name}.bias", bias)
+    return Norm(to_array(f"{name}.weight", module.weight), values, eps, centers=isinstance(module, nn.LayerNorm))
+
+
+def read_linear(name: str, module: Any) -> Affine:
+    """Read a linear layer, of torch or of GPT-2, which keeps its weight transposed."""
+    weight = to_array(f"{name}.weight", module.weight)
+    bias = None if module.bias is None else to_array(f"{name}.bias", module.bias)
+    return Affine(weight.T if isinstance(module, nn.Linear) else weight, bias)
+
+
+def read_layer(
+    name: str, query: nn.Module, key: nn.Module | None, *, heads: int, head_dim: int, scale: float, norm: Norm | None
+) -> Layer:
+    """Read a layer's projections, head by head; without `key`, `query` gives queries, keys and values side by side."""
+    width = heads * head_dim
+    first = read_linear(f"{name}: query", query)
+    second = first if key is None else read_linear(f"{name}: key", key)
+    start = width if key is None else 0
+
+    def split(part: Affine, columns: slice) -> tuple[Array, Array]:
+        weight = part.weight[:, columns].reshape(-1, heads, head_dim).transpose(1, 0, 2)
+        bias = np.zeros(width) if part.bias is None else part.bias[columns]
+        return weight, bias.reshape(heads, head_dim)
+
+    return Layer(
+        *split(first, slice(0, width)),
+        *split(second, slice(start, start + width)),
+        scale=scale,
+        norm=norm,
+        module=query,
+    )

@@ -1,4 +1,4 @@
-"""F_P of every layer and head: Toeplitz R^2, profile, TISA fits, kind of head, and small pictures."""
+"""F_P of every layer and head: Toeplitz R^2, profile, TISA fits, kind of head, small pictures, and curves of biases."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from headway.pretrained.analysis.anatomy import Reading
-from headway.pretrained.analysis.arrays import Array
-from headway.pretrained.analysis.blocks import Blocks, Window, bands
-from headway.pretrained.analysis.hidden_states import of_positions
-from headway.pretrained.analysis.patterns import Patterns, attention_patterns, softmax, stacked
-from headway.pretrained.analysis.position_scores import Scores, position_scores
+from headway.pretrained.analysis.hidden_states import position_states
+from headway.pretrained.analysis.matrices import Array, Blocks, Window, bands
+from headway.pretrained.analysis.patterns import Patterns, attention_patterns, softmax, stack_patterns
+from headway.pretrained.analysis.scores import Scores, position_scores
 from headway.pretrained.analysis.tisa_fit import TisaFit, fit_tisa
 from headway.pretrained.analysis.toeplitz import Diagonals, Windows, diagonals, windowed_r2, without_first
 
@@ -37,6 +36,7 @@ class HeadMeasures:
     """Position scores of all layers and heads, over L positions."""
 
     length: int
+    formula: str  # of F_P, see `position_scores`
     offsets: Array  # (N,), j - i; 0 and less for a causal model
     mean: Array  # (layers, H, N), profile: mean over the pairs with each offset
     std: Array  # (layers, H, N)
@@ -70,6 +70,7 @@ def measure_heads(
     reading: Reading,
     length: int | None = None,
     *,
+    formula: str = "model",
     kernels: Sequence[int] = (1, 3, 5),
     window: int = 128,
     pattern_length: int = 128,
@@ -77,9 +78,10 @@ def measure_heads(
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> HeadMeasures:
-    """All measures of F_P.
+    """Measure F_P of all layers and heads.
 
     Args:
+        formula: model or equation, see `position_scores`; what arrives through the network is always the model's.
         window: positions of the sliding windows of R^2.
         pattern_length: positions over which the softmax is taken for patterns: a usual text, not the longest one.
         carried: also run a text of average words through the network, and measure F_P of what arrives at each layer.
@@ -92,24 +94,25 @@ def measure_heads(
         if alike < layer:
             layers.append(layers[alike])
         else:
-            scores = position_scores(reading, layer, length)
+            scores = position_scores(reading, layer, length, formula=formula)
             layers.append(_measure_layer(scores, kernels, window, pattern_length, seed))
         if progress is not None:
             progress(layer)
     profiles = [one.profile for one in layers]
-    patterns = stacked([one.patterns for one in layers])
+    patterns = stack_patterns([one.patterns for one in layers])
     return HeadMeasures(
         length=length,
+        formula=formula,
         offsets=profiles[0].offsets,
         mean=np.stack([profile.mean for profile in profiles]),
         std=np.stack([profile.std for profile in profiles]),
         r2=np.stack([profile.r2 for profile in profiles]),
         r2_without_first=np.stack([one.r2_without_first for one in layers]),
-        r2_carried=_carried(reading, length) if carried and reading.runs_alone else None,
+        r2_carried=_measure_carried(reading, length) if carried and reading.runs_alone else None,
         window=layers[0].windows.size,
         window_starts=layers[0].windows.starts,
         window_r2=np.stack([one.windows.r2 for one in layers]),
-        fits={count: _stacked_fits([[head[count] for head in one.fits] for one in layers]) for count in kernels},
+        fits={count: _stack_fits([[head[count] for head in one.fits] for one in layers]) for count in kernels},
         patterns=patterns,
         kinds=patterns.kinds(),
         picture=np.stack([one.picture for one in layers]),
@@ -131,22 +134,22 @@ def _measure_layer(
         windows=windowed_r2(scores, size=window, causal=causal),
         fits=fit_tisa(profile, kernels=kernels, seed=seed),
         patterns=attention_patterns(Window(scores, 0, pattern_length), causal=causal),
-        picture=picture(scores),
+        picture=shrink(scores),
         corner=corner,
         attention=softmax(corner, np.arange(shown) if causal else None),
     )
 
 
-def _carried(reading: Reading, length: int) -> Array:
+def _measure_carried(reading: Reading, length: int) -> Array:
     each = [
         diagonals(position_scores(reading, layer, projected=arriving), causal=reading.causal).r2
-        for layer, arriving in enumerate(of_positions(reading, length))
+        for layer, arriving in enumerate(position_states(reading, length))
     ]
     return np.stack(each)
 
 
-def picture(blocks: Blocks, pixels: int = PICTURE) -> Array:  # (H, P, P)
-    """Matrices made small: each pixel is the mean of the entries it covers."""
+def shrink(blocks: Blocks, pixels: int = PICTURE) -> Array:  # (H, P, P)
+    """Make matrices small: each pixel is the mean of the entries it covers."""
     length = blocks.length
     pixels = min(pixels, length)
     starts = np.arange(pixels) * length // pixels
@@ -161,8 +164,57 @@ def picture(blocks: Blocks, pixels: int = PICTURE) -> Array:  # (H, P, P)
     return means
 
 
-def _stacked_fits(layers: list[list[TisaFit]]) -> Fits:
+def _stack_fits(layers: list[list[TisaFit]]) -> Fits:
     def stack(name: str) -> Array:
         return np.array([[getattr(fit, name) for fit in heads] for heads in layers])
 
     return Fits(**{field.name: stack(field.name) for field in fields(Fits)})
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """What models of T5's family, MPNet and headway's encoders add to the scores of each layer and head, by offset."""
+
+    offsets: Array  # (N,), j - i; 0 and less for a causal model
+    mean: Array  # (layers, H, N)
+    std: Array  # (layers, H, N), over the pairs with one offset; 0 for a Toeplitz bias
+    r2: Array  # (layers, H), Toeplitz R^2
+
+
+@dataclass(frozen=True, eq=False)
+class _BiasMatrices:
+    """The bias of scores alone; a `Blocks`."""
+
+    scores: Scores
+
+    @property
+    def heads(self) -> int:
+        return self.scores.heads
+
+    @property
+    def length(self) -> int:
+        return self.scores.length
+
+    def tile(self, q_start: int, q_stop: int, k_start: int, k_stop: int) -> Array:
+        added = self.scores.added(q_start, q_stop, k_start, k_stop)
+        return np.broadcast_to(added, (self.heads, *added.shape[1:])).astype(np.float64)
+
+
+def bias_curves(reading: Reading, length: int | None = None) -> Curves | None:
+    """Return the curves of a model's bias, or None for a model that adds nothing to its scores.
+
+    A bias that meets the query (Shaw, Transformer-XL) is taken with the queries of average words.
+    """
+    length = reading.length(length)
+    if reading.bias_of(0, length) is None:
+        return None
+    layers = [
+        diagonals(_BiasMatrices(position_scores(reading, layer, length)), causal=reading.causal)
+        for layer in range(len(reading.layers))
+    ]
+    return Curves(
+        offsets=layers[0].offsets,
+        mean=np.stack([layer.mean for layer in layers]),
+        std=np.stack([layer.std for layer in layers]),
+        r2=np.stack([layer.r2 for layer in layers]),
+    )

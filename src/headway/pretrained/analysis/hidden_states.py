@@ -2,40 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway.pretrained.analysis.anatomy import Reading
-from headway.pretrained.analysis.arrays import Array
+from headway.pretrained.analysis.matrices import Array
 
 
-def of_positions(reading: Reading, length: int | None = None) -> list[Array]:  # one (L, E) a layer
-    """For a text of n average words: position, carried through the network. Takes the place of `position_scores`'
-    simpler view of deeper layers."""
+def position_states(reading: Reading, length: int | None = None) -> list[Array]:  # one (L, E) a layer
+    """Return each layer's input for a text of average words: position, carried through the network.
+
+    `position_scores` takes a simpler view of deeper layers; give it these states as `projected` for this one.
+    """
     length = reading.length(length)
     parameter = next(reading.model.parameters())
     mean = torch.from_numpy(reading.word_mean).to(parameter.device, parameter.dtype)
-    return _caught(reading, _first, inputs_embeds=mean.expand(1, length, -1))
+    return _catch_inputs(reading, _first, inputs_embeds=mean.expand(1, length, -1))
 
 
-def of_tokens(reading: Reading, ids: Array, segments: Array | None = None) -> list[Array]:  # (L,) to (L, E) a layer
-    """For a real text: ids of its tokens, and of its segments."""
+def token_states(reading: Reading, ids: Array, segments: Array | None = None) -> list[Array]:  # (L,) to (L, E) a layer
+    """Return each layer's input for a real text, given as ids of its tokens and of its segments."""
     device = next(reading.model.parameters()).device
     inputs: dict[str, Any] = {"input_ids": torch.as_tensor(ids, device=device)[None]}
     if segments is not None:
         inputs["token_type_ids"] = torch.as_tensor(segments, device=device)[None]
-    return _caught(reading, _first, **inputs)
+    return _catch_inputs(reading, _first, **inputs)
 
 
-def on_average(reading: Reading, rows: Tensor) -> list[Array]:  # (N, L) to (L, E) a layer
-    """For N texts without padding, the mean over them: through W_Q and W_K, which are affine, the mean of their queries
-    and keys."""
+def mean_states(reading: Reading, rows: Tensor) -> list[Array]:  # (N, L) to (L, E) a layer
+    """Return each layer's input averaged over N texts without padding.
+
+    W_Q and W_K are affine: from the mean input they make the mean queries and keys.
+    """
     device = next(reading.model.parameters()).device
-    return _caught(reading, lambda states: states.double().mean(0), input_ids=rows.to(device))
+    return _catch_inputs(reading, lambda states: states.double().mean(0), input_ids=rows.to(device))
 
 
 def check_runs(reading: Reading) -> None:
@@ -47,27 +52,36 @@ def check_runs(reading: Reading) -> None:
         )
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch a model to evaluation, and afterwards each of its modules to what it was."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
 def _first(states: Tensor) -> Tensor:  # (1, L, E) to (L, E)
     return states[0] if states.dtype == torch.float64 else states[0].float()
 
 
-def _caught(reading: Reading, take: Callable[[Tensor], Tensor], **inputs: Any) -> list[Array]:
+def _catch_inputs(reading: Reading, take: Callable[[Tensor], Tensor], **inputs: Any) -> list[Array]:
+    """Run the model, and return what `take` makes of the input of each layer's projections."""
     check_runs(reading)
     caught: list[Array] = []
 
-    def catch(module: torch.nn.Module, arguments: tuple[Tensor, ...]) -> None:
+    def catch(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         caught.append(take(arguments[0].detach().cpu()).numpy())
 
     modules = dict.fromkeys(layer.module for layer in reading.layers)  # ALBERT's layers share one
     hooks = [module.register_forward_pre_hook(catch) for module in modules]
-    modes = [(module, module.training) for module in reading.model.modules()]
-    reading.model.eval()
     try:
-        with torch.no_grad():
+        with evaluating(reading.model), torch.no_grad():
             reading.model(**inputs)
     finally:
-        for module, training in modes:
-            module.training = training
         for hook in hooks:
             hook.remove()
     assert len(caught) == len(reading.layers), "every layer's projection runs once in a forward pass"

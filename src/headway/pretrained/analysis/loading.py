@@ -1,4 +1,6 @@
-"""Models and tokenizers from a folder or the Hub: safetensors only, no code that comes with them."""
+"""Models and tokenizers, from a folder or the Hub: safetensors only, no code that comes with them; and `read`, which
+finds a model's positions, embeddings and projections, whatever family it is of.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,43 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from headway.pretrained.analysis.families import CONVERTED, FAMILIES
-from headway.pretrained.analysis.reading import check_supported
+from headway.pretrained.analysis.anatomy import Reading
+from headway.pretrained.analysis.hugging_face import CONVERTED, FAMILIES, read_hugging_face
+from headway.pretrained.analysis.own_encoders import OWN, read_own
 from headway.storage import read_json
 
+STACKS = ("encoder", "decoder")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.msgpack", "*.h5")
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
 
 
+def read(model: Any, *, stack: str = "encoder") -> Reading:
+    """Read the parts of a transformers or headway model that decide how positions act on its scores.
+
+    Args:
+        model: any head or none; its `config.model_type` says the family.
+        stack: encoder or decoder of an encoder-decoder (T5's family).
+    """
+    kind = getattr(getattr(model, "config", None), "model_type", None)
+    if kind is None:
+        raise TypeError(f"model: expected a transformers model, with a config, got {type(model).__name__}.")
+    if stack not in STACKS:
+        raise ValueError(f"stack: expected one of {', '.join(STACKS)}, got {stack!r}.")
+    check_supported(kind)
+    return read_own(model) if kind == OWN else read_hugging_face(model, stack=stack)
+
+
+def check_supported(model_type: str) -> None:
+    """Raise for a model type of no known family."""
+    if model_type.removeprefix(CONVERTED) not in FAMILIES and model_type != OWN:
+        raise NotImplementedError(
+            f"model: expected one of the types {', '.join([*FAMILIES, OWN])}, got {model_type!r}. "
+            f"A family is one row of headway/pretrained/analysis/hugging_face.py; converted models are read too."
+        )
+
+
 def load_model(source: str, *, revision: str | None = None) -> Any:
-    """The model without a head, from a folder or by its name on the Hub, there at a branch, tag or commit.
+    """Load a model without a head, from a folder or by its name on the Hub, there at a branch, tag or commit.
 
     Converted models are known after `import headway.pretrained.conversion`.
     """
@@ -28,7 +57,7 @@ def load_model(source: str, *, revision: str | None = None) -> Any:
 def load_checked(
     source: str, check: Callable[[str], None], choose: Callable[[Any], Any], *, revision: str | None = None
 ) -> Any:
-    """A model with all of its weights, in evaluation mode.
+    """Load a model with all of its weights, in evaluation mode.
 
     Args:
         check: raises for a model type that is not wanted, before any weight is read.
@@ -73,12 +102,12 @@ def load_checked(
 
 
 def revision_of(model: Any) -> str | None:
-    """The commit on the Hub that a model was loaded from; None of a folder's, or where that is not known."""
+    """Return the commit on the Hub that a model was loaded from; None for a folder, or where it is not known."""
     return getattr(model.config, "_commit_hash", None)
 
 
 def load_tokenizer(source: str, *, revision: str | None = None) -> Any:
-    """The tokenizer that lies beside a model."""
+    """Load the tokenizer that lies beside a model."""
     from transformers import AutoTokenizer
 
     folder = Path(source)
@@ -95,7 +124,7 @@ def load_tokenizer(source: str, *, revision: str | None = None) -> Any:
 
 
 def named_class(name: str) -> Any:
-    """A class of models that a configuration names, headway's or transformers'; None where neither has it."""
+    """Return the class of models that a configuration names, headway's or transformers'; None where neither has it."""
     import transformers
 
     import headway.models
@@ -127,7 +156,7 @@ def check_folder(folder: Path, check: Callable[[str], None] = check_supported) -
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without transformers' bars and reports: what is missing raises."""
+    """Silence transformers' bars and reports for a while: what is missing raises."""
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -142,7 +171,8 @@ def quiet() -> Iterator[None]:
 
 
 def _check_registered(model_type: str) -> None:
-    """Converted models are the affair of `headway.pretrained.conversion`, which is not imported here."""
+    """Raise for a converted model whose classes are not registered; the conversion module, which is not imported here,
+    registers them."""
     from transformers import CONFIG_MAPPING
 
     if model_type.removeprefix(CONVERTED) in FAMILIES and model_type not in CONFIG_MAPPING:
@@ -153,7 +183,7 @@ def _check_registered(model_type: str) -> None:
 
 
 def _commit(source: str, revision: str | None) -> str | None:
-    """The commit that a Hub name's revision stands for now: its files lie in the cache under that name."""
+    """Return the commit that a Hub name's revision stands for now: its files lie in the cache under that name."""
     from transformers.utils import cached_file, extract_commit_hash
 
     if Path(source).is_dir():

@@ -1,26 +1,23 @@
-"""`analyze`: everything measured of one model, and how it lasts on disk."""
+"""`analyze`: measure everything of one model, and save what was found."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from headway.pretrained.analysis.anatomy import Reading
-from headway.pretrained.analysis.arrays import Array
-from headway.pretrained.analysis.curves import Curves, bias_curves
-from headway.pretrained.analysis.head_measures import HeadMeasures, measure_heads, picture
-from headway.pretrained.analysis.loading import revision_of
-from headway.pretrained.analysis.plain import flattened, plain
+from headway.pretrained.analysis.head_measures import Curves, HeadMeasures, bias_curves, measure_heads, shrink
+from headway.pretrained.analysis.loading import read, revision_of
+from headway.pretrained.analysis.matrices import Array
 from headway.pretrained.analysis.position_table import TableMeasures, gram, measure_table
-from headway.pretrained.analysis.reading import read
-from headway.pretrained.analysis.segment_scores import has_segments, segment_attention, segment_scores
-from headway.pretrained.analysis.text_measures import TextMeasures, measure_tokens, tokenized
+from headway.pretrained.analysis.scores import has_segments, segment_attention, segment_scores
+from headway.pretrained.analysis.text_measures import TextMeasures, measure_tokens, tokenize
 from headway.storage import atomic_path
 
 Progress = Callable[[int, int, str], None]  # steps done, steps in all, what was done
@@ -30,6 +27,9 @@ LARGE = frozenset(
     {"offsets", "count", "mean", "variance", "std", "by_offset", "norms", "neighbours", "jump", "edges", "counts"}
     | {"gram_picture", "picture", "corner", "attention", "each"}
 )
+
+
+DIGITS = 6  # kept of floats in the JSON
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,16 +70,16 @@ class Measures:
     texts: TextMeasures | None
 
     def to_json(self) -> dict[str, Any]:
-        """What there is of numbers per model, layer, head and window, ready for JSON: finite, rounded to six digits."""
-        small: dict[str, Any] = plain(self, leave_out=LARGE)
+        """Return the numbers per model, layer, head and window, ready for JSON: finite, rounded to six digits."""
+        small: dict[str, Any] = to_plain(self, leave_out=LARGE)
         return small
 
     def arrays(self) -> dict[str, Array]:
-        """Every array by its dotted name, such as "heads.mean"."""
-        return flattened(self)
+        """Return every array by its dotted name, such as "heads.mean"."""
+        return flatten(self)
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Write measures.json and arrays.npz, each at once or not at all."""
+        """Write measures.json and arrays.npz, each whole or not at all."""
         json_path, arrays_path = Path(folder) / "measures.json", Path(folder) / "arrays.npz"
         arrays = self.arrays()
         content = {**self.to_json(), "arrays": {name: list(array.shape) for name, array in arrays.items()}}
@@ -97,13 +97,14 @@ def analyze(
     positions: int | None = None,
     *,
     stack: str = "encoder",
+    formula: str = "model",
     kernels: Sequence[int] = (1, 3, 5),
     text_length: int | None = None,
     carried: bool = True,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Measures:
-    """What a model's positions learned.
+    """Measure what a model's positions learned.
 
     Args:
         model: a transformers or headway model, with any head or none; see `headway.pretrained.analysis.FAMILIES`.
@@ -111,7 +112,9 @@ def analyze(
         texts: real texts, for ranks and for what heads really attend to; each is cut to `text_length` tokens: 128
             unless given, or all that the model has room for.
         positions: how many to analyse; all that the model has unless given, 512 where there is no limit.
-        stack: of an encoder-decoder, which side.
+        stack: encoder or decoder of an encoder-decoder.
+        formula: F_P as the model computes its scores (model) or by Eq. (2) of Wennberg and Henter (2021) as it is
+            written (equation); see `position_scores`. Profiles, Toeplitz R^2 and TISA kernels follow it.
         kernels: numbers of kernels to fit to every head's profile.
         carried: also measure positions as they arrive through the network; needs a forward pass of `positions` tokens.
         progress: called with steps done, steps in all, and what was done.
@@ -120,22 +123,28 @@ def analyze(
         raise ValueError("tokenizer: expected the model's tokenizer, because texts were given, got None.")
     reading = read(model, stack=stack)
     length = reading.length(positions)
-    tokens = None if texts is None else tokenized(reading, tokenizer, texts, text_length)
+    tokens = None if texts is None else tokenize(reading, tokenizer, texts, text_length)
     steps = _Steps(progress, 3 + len(reading.layers) + len(tokens or ()))
     table = None if reading.positions is None else reading.positions[:length]
     table_measures = None if table is None else measure_table(table)
     steps.done("position table")
     heads = measure_heads(
-        reading, length, kernels=kernels, carried=carried, seed=seed, progress=lambda n: steps.done(f"layer {n}")
+        reading,
+        length,
+        formula=formula,
+        kernels=kernels,
+        carried=carried,
+        seed=seed,
+        progress=lambda n: steps.done(f"layer {n}"),
     )
     segments = _measure_segments(reading, length) if has_segments(reading) else None
     steps.done("segments")
     curves = bias_curves(reading, length)
     steps.done("bias curves")
     return Measures(
-        model=_facts(reading, length, revision_of(model)),
+        model=_describe(reading, length, revision_of(model)),
         table=table_measures,
-        gram_picture=None if table is None else picture(gram(table))[0],
+        gram_picture=None if table is None else shrink(gram(table))[0],
         heads=heads,
         segments=segments,
         curves=curves,
@@ -146,6 +155,8 @@ def analyze(
 
 
 class _Steps:
+    """Counts the steps that are done, and reports them."""
+
     def __init__(self, progress: Progress | None, total: int) -> None:
         self.progress, self.total, self.number = progress, total, 0
 
@@ -155,7 +166,7 @@ class _Steps:
             self.progress(self.number, self.total, what)
 
 
-def _facts(reading: Reading, length: int, revision: str | None) -> ModelFacts:
+def _describe(reading: Reading, length: int, revision: str | None) -> ModelFacts:
     first = reading.layers[0]
     return ModelFacts(
         model_type=reading.model_type,
@@ -178,3 +189,48 @@ def _measure_segments(reading: Reading, length: int) -> SegmentMeasures:
         scores=np.stack([segment_scores(reading, layer) for layer in layers]),
         attention=np.stack([segment_attention(reading, layer, min(32, length)) for layer in layers]),
     )
+
+
+def to_plain(value: Any, *, leave_out: Set[str] = frozenset()) -> Any:
+    """Turn dataclasses and arrays into dictionaries, lists, strings and finite numbers; None for what is not finite.
+
+    Args:
+        leave_out: names of fields that are left out unless they hold one number.
+    """
+    if is_dataclass(value):
+        return {
+            name: to_plain(part, leave_out=leave_out)
+            for name, part in _parts(value)
+            if name not in leave_out or isinstance(part, float)
+        }
+    if isinstance(value, dict):
+        return {str(name): to_plain(part, leave_out=leave_out) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(part, leave_out=leave_out) for part in value]
+    if isinstance(value, np.ndarray):
+        return to_plain(value.tolist(), leave_out=leave_out)
+    if isinstance(value, np.generic):
+        return to_plain(value.item(), leave_out=leave_out)
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None
+    return value
+
+
+def flatten(value: Any) -> dict[str, Array]:
+    """Return every array by its dotted name; floats as float32."""
+    return {
+        ".".join(path): array.astype(np.float32) if array.dtype == np.float64 else array
+        for path, array in _arrays(value, ())
+    }
+
+
+def _arrays(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Array]]:
+    if isinstance(value, np.ndarray):
+        yield path, value
+    elif is_dataclass(value) or isinstance(value, dict):
+        for name, part in value.items() if isinstance(value, dict) else _parts(value):
+            yield from _arrays(part, (*path, str(name)))
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    return ((field.name, getattr(value, field.name)) for field in fields(value))

@@ -13,9 +13,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from headway.pretrained.analysis.arrays import Array
-from headway.pretrained.analysis.blocks import Blocks, bands
-from headway.pretrained.analysis.toeplitz import along_diagonals
+from headway.pretrained.analysis.matrices import Array, Blocks, bands
+from headway.pretrained.analysis.toeplitz import sum_diagonals
 
 KINDS = ("previous", "next", "first", "local", "broad", "other")
 
@@ -47,7 +46,7 @@ class Patterns:
     distance: Array  # (..., H), mean of |j - i|
 
     def kinds(self, thresholds: Thresholds | None = None) -> Array:  # (..., H), of strings
-        """The kind of each head."""
+        """Return the kind of each head."""
         asked = thresholds or Thresholds()
         is_kind = {
             "previous": self.previous >= asked.token,
@@ -60,7 +59,7 @@ class Patterns:
 
 
 def attention_patterns(scores: Blocks, *, causal: bool = False, radius: int = Thresholds().radius) -> Patterns:
-    """The shares of attention that scores give, after the softmax over each row."""
+    """Measure the shares of attention that scores give, after the softmax over each row."""
     length, heads = scores.length, scores.heads
     sums = np.zeros((heads, 2 * length - 1))
     first, entropy = np.zeros((2, heads))
@@ -68,7 +67,7 @@ def attention_patterns(scores: Blocks, *, causal: bool = False, radius: int = Th
         rows = np.arange(start, start + band.shape[1])
         weights = softmax(band, rows if causal else None)
         at = length - start - band.shape[1]
-        sums[:, at : at + length + band.shape[1] - 1] += along_diagonals(weights)
+        sums[:, at : at + length + band.shape[1] - 1] += sum_diagonals(weights)
         first += weights[:, rows > 0, 0].sum(axis=1)
         keys = rows + 1.0 if causal else np.full(len(rows), float(length))
         bits = -(weights * np.log(np.where(weights > 0.0, weights, 1.0))).sum(axis=-1)
@@ -94,7 +93,7 @@ def attention_patterns(scores: Blocks, *, causal: bool = False, radius: int = Th
 
 
 def softmax(scores: Array, rows: Array | None = None) -> Array:  # (..., rows, L)
-    """Over the keys; with the rows' positions, over keys j <= i alone."""
+    """Take the softmax over the keys; with the rows' positions, over keys j <= i alone."""
     if rows is not None:
         scores = np.where(np.arange(scores.shape[-1]) <= rows[:, None], scores, -np.inf)
     weights: Array = np.exp(scores - scores.max(axis=-1, keepdims=True))
@@ -102,15 +101,15 @@ def softmax(scores: Array, rows: Array | None = None) -> Array:  # (..., rows, L
     return weights
 
 
-def stacked(patterns: Sequence[Patterns]) -> Patterns:
-    """Those of several layers, of one length, as one with a leading axis."""
+def stack_patterns(patterns: Sequence[Patterns]) -> Patterns:
+    """Stack the patterns of several layers, of one length, along a new first axis."""
     first = patterns[0]
     each = {name: np.stack([getattr(one, name) for one in patterns]) for name in _measured()}
     return Patterns(length=first.length, offsets=first.offsets, **each)
 
 
-def averaged(patterns: Sequence[Patterns]) -> Patterns:
-    """The mean over several texts, which may differ in length: an offset's share is that of all pairs that have it."""
+def average_patterns(patterns: Sequence[Patterns]) -> Patterns:
+    """Average over several texts, which may differ in length: an offset's share is that of all pairs that have it."""
     longest = max(patterns, key=lambda one: one.length)
     sums, pairs = np.zeros_like(longest.by_offset), np.zeros(len(longest.offsets))
     for one in patterns:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from headway.pretrained.analysis.arrays import Array
-from headway.pretrained.analysis.blocks import Product, bands
+from headway.pretrained.analysis.matrices import Array, Product, bands
 from headway.pretrained.analysis.toeplitz import Diagonals, Windows, diagonals, windowed_r2, without_first
 
 NEAR = 16  # positions compared on either side of a seam
@@ -32,7 +31,7 @@ class Cosines:
 
 @dataclass(frozen=True, eq=False)
 class Seam:
-    """Where a table goes over to another kind of vectors: what undertrained last positions look like.
+    """Where a table changes to another kind of vectors: what undertrained last positions look like.
 
     `jump[p]` compares the NEAR positions before p with the NEAR from p on: the difference of their medians, of the
     vectors' log norms or of the cosines between neighbours, whichever is greater, in units of the median such
@@ -58,7 +57,7 @@ class TableMeasures:
 
 
 def measure_table(table: Array, *, window: int = 128) -> TableMeasures:  # (L, E)
-    """Everything this file measures."""
+    """Measure a table of position embeddings."""
     if table.ndim != 2 or len(table) < 3:
         raise ValueError(f"table: expected (L, E) with at least 3 positions, got {table.shape}.")
     table = table.astype(np.float64)
@@ -77,25 +76,25 @@ def measure_table(table: Array, *, window: int = 128) -> TableMeasures:  # (L, E
 
 
 def gram(table: Array) -> Product:  # (L, E)
-    """P = E_P E_P^T, tile by tile."""
+    """Return P = E_P E_P^T, made tile by tile."""
     return Product(table[None], table[None])
 
 
 def cosine_matrix(table: Array) -> Array:  # (L, E) to (L, L)
-    """The cosine between every pair of positions."""
+    """Return the cosine between every pair of positions."""
     unit = _unit(table)
     return unit @ unit.T
 
 
 def neighbour_cosines(table: Array) -> Array:  # (L, E) to (L - 1,)
-    """The cosine between positions p and p + 1."""
+    """Return the cosine between positions p and p + 1."""
     unit = _unit(table)
     cosines: Array = (unit[1:] * unit[:-1]).sum(axis=1)
     return cosines
 
 
 def cosine_distribution(table: Array, *, bins: int = 200) -> Cosines:  # (L, E)
-    """A histogram over all pairs i < j, and its moments."""
+    """Make a histogram of the cosines of all pairs i < j, with mean and standard deviation."""
     counts = np.zeros(bins, dtype=np.int64)
     total = squares = 0.0
     for start, band in bands(gram(_unit(table))):
@@ -110,7 +109,7 @@ def cosine_distribution(table: Array, *, bins: int = 200) -> Cosines:  # (L, E)
 
 
 def find_seam(table: Array) -> Seam:  # (L, E)
-    """The jump at every position, and the greatest."""
+    """Compute the jump at every position, and find the greatest."""
     length = len(table)
     jump = np.zeros(length)
     if length - 1 >= 2 * NEAR + 1:

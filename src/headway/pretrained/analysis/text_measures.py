@@ -1,25 +1,95 @@
-"""What heads do on real texts: the ranks of their scores, and what they attend to."""
+"""What heads do on real texts: the ranks of their scores, and what they attend to.
+
+Chen et al. (2021b), Sec. 2.3, Theorem 1 and Figs. 2 and 8: position added to the input leaves scores of rank d_h at
+most; position added to the scores reaches d_h + d_p. Chen et al. (2021a), Fig. 2, compares words with positions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from headway.pretrained.analysis.anatomy import Reading
-from headway.pretrained.analysis.arrays import Array
-from headway.pretrained.analysis.blocks import Whole
 from headway.pretrained.analysis.hidden_states import check_runs
-from headway.pretrained.analysis.patterns import Patterns, attention_patterns, averaged, softmax, stacked
-from headway.pretrained.analysis.rank import TextRanks, over_texts, ranks
-from headway.pretrained.analysis.text_scores import text_scores
+from headway.pretrained.analysis.matrices import Array, Whole
+from headway.pretrained.analysis.patterns import Patterns, attention_patterns, average_patterns, softmax, stack_patterns
+from headway.pretrained.analysis.scores import text_scores
 
+RELATIVE = 1e-3  # of the greatest singular value: the tolerance of `relative`
 SHORTEST = 3  # tokens a text must have
 USUAL = 128  # tokens that a longer text is cut to
 
 Tokens = tuple[Array, Array | None]  # ids of a text's tokens, and of their segments in models that have segments
+
+
+@dataclass(frozen=True, eq=False)
+class Ranks:
+    """Ranks of any number of matrices; each field has the shape of their leading axes."""
+
+    numerical: Array  # singular values above L * eps * the greatest (numpy.linalg.matrix_rank, float64)
+    relative: Array  # singular values above RELATIVE * the greatest
+    effective: Array  # exp of the entropy of the singular values' shares (Roy and Vetterli 2007)
+
+
+def ranks(matrices: Array) -> Ranks:  # (..., L, L)
+    """Compute numerical, relative and effective ranks."""
+    with threadpool_limits(1):  # many small matrices: threads would wait for one another
+        values = np.linalg.svd(matrices.astype(np.float64), compute_uv=False)
+    greatest = values[..., :1]
+    noise = greatest * max(matrices.shape[-2:]) * np.finfo(np.float64).eps
+    total = values.sum(axis=-1, keepdims=True)
+    share = values / np.where(total == 0.0, 1.0, total)
+    entropy = -(share * np.log(np.where(share == 0.0, 1.0, share))).sum(axis=-1)
+    return Ranks(
+        numerical=(values > noise).sum(axis=-1),
+        relative=(values > RELATIVE * greatest).sum(axis=-1),
+        effective=np.where(total[..., 0] == 0.0, 0.0, np.exp(entropy)),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class TextRanks:
+    """Ranks of the scores of each head on each of T texts, by kind: whole, words, positions (see `text_scores`)."""
+
+    lengths: Array  # (T,)
+    head_dim: int
+    adds_to_scores: bool  # whether the model adds position or segments to its scores
+    each: dict[str, Ranks]  # (T, layers, H), of the first layers where a kind is told apart
+    average: dict[str, Ranks]  # (layers, H)
+    within_theorem: bool | None  # Theorem 1, first part: rank(whole) <= d_h always; None where scores are added to
+    beyond_head_dim: float  # share of heads and texts with rank(whole) > d_h, which the second part makes possible
+
+
+def _gather_ranks(
+    texts: Sequence[dict[str, Ranks]],  # of each text, the ranks of each kind, (layers, H)
+    *,
+    lengths: Sequence[int],
+    head_dim: int,
+    adds_to_scores: bool,
+) -> TextRanks:
+    """Gather the ranks of several texts; Theorem 1 says something of texts longer than the head's width alone."""
+    each = {
+        kind: Ranks(*(np.stack([getattr(text[kind], field.name) for text in texts]) for field in fields(Ranks)))
+        for kind in texts[0]
+    }
+    average = {
+        kind: Ranks(*(getattr(ranks, field.name).mean(axis=0) for field in fields(Ranks)))
+        for kind, ranks in each.items()
+    }
+    beyond = each["whole"].numerical > head_dim
+    return TextRanks(
+        lengths=np.array(lengths),
+        head_dim=head_dim,
+        adds_to_scores=adds_to_scores,
+        each=each,
+        average=average,
+        within_theorem=None if adds_to_scores else not bool(beyond.any()),
+        beyond_head_dim=float(beyond.mean()),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,26 +118,26 @@ def measure_texts(
     length: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> TextMeasures:
-    """Ranks and patterns on texts, each cut to `length` tokens: 128, or what the model has room for, unless given."""
-    return measure_tokens(reading, tokenized(reading, tokenizer, texts, length), progress=progress)
+    """Measure ranks and patterns on texts, each cut to `length` tokens, or to 128 or the model's positions."""
+    return measure_tokens(reading, tokenize(reading, tokenizer, texts, length), progress=progress)
 
 
 def measure_tokens(
     reading: Reading, tokens: Sequence[Tokens], *, progress: Callable[[int], None] | None = None
 ) -> TextMeasures:
-    """The same on texts that were tokenized; one text's matrices are held at a time."""
+    """Measure ranks and patterns on tokenized texts; one text's matrices are held at a time."""
     found, patterns, repeated = [], [], []
     for number, (ids, segments) in enumerate(tokens):
         scores = text_scores(reading, ids, segments)
         found.append({kind: ranks(np.stack(layers)) for kind, layers in scores.items()})
         whole = [attention_patterns(Whole(layer), causal=reading.causal) for layer in scores["whole"]]
-        patterns.append(stacked(whole))
-        repeated.append(_to_same_token(scores["whole"], ids, causal=reading.causal))
+        patterns.append(stack_patterns(whole))
+        repeated.append(_sum_same_token(scores["whole"], ids, causal=reading.causal))
         if progress is not None:
             progress(number)
-    mean = averaged(patterns)
+    mean = average_patterns(patterns)
     return TextMeasures(
-        ranks=over_texts(
+        ranks=_gather_ranks(
             found,
             lengths=[len(ids) for ids, _ in tokens],
             head_dim=reading.layers[0].head_dim,
@@ -79,8 +149,8 @@ def measure_tokens(
     )
 
 
-def _to_same_token(scores: Sequence[Array], ids: Array, *, causal: bool) -> tuple[Array, float, int]:
-    """Sums over the tokens that stand elsewhere too: of their shares, (layers, H), and of chance; and how many."""
+def _sum_same_token(scores: Sequence[Array], ids: Array, *, causal: bool) -> tuple[Array, float, int]:
+    """Sum shares, (layers, H), and chance over the tokens that a text has more than once; return their number too."""
     same = ids[:, None] == ids[None, :]
     np.fill_diagonal(same, False)
     rows = np.arange(len(ids)) if causal else None
@@ -100,8 +170,8 @@ def _mean_over_tokens(found: Sequence[tuple[Array, float, int]]) -> SameToken | 
     return SameToken(share=share, chance=sum(chance for _, chance, _ in found) / tokens)
 
 
-def tokenized(reading: Reading, tokenizer: Any, texts: Sequence[str], length: int | None) -> list[Tokens]:
-    """Each text that has enough tokens."""
+def tokenize(reading: Reading, tokenizer: Any, texts: Sequence[str], length: int | None) -> list[Tokens]:
+    """Tokenize texts, and return those that have enough tokens."""
     check_runs(reading)
     if isinstance(texts, str):
         raise TypeError("texts: expected a list of texts, got one string. Wrap it in a list.")

@@ -1,7 +1,7 @@
 """TISA's kernels fitted to the profiles of heads.
 
-Wennberg and Henter (2021), Sec. 5 and App. C, start their models from a regression to the profiles of F_P. How it was
-done is not in the text we have: the method is ours.
+Wennberg and Henter (2021), Sec. 5 and App. C, start their models from a regression to the profiles of F_P. How the
+regression was done is not in the text we have: the method is ours.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from headway.pretrained.analysis.arrays import Array
+from headway.pretrained.analysis.matrices import Array
 from headway.pretrained.analysis.tisa_search import EXTRA, Candidate, Search
 from headway.pretrained.analysis.toeplitz import Diagonals
 
@@ -34,14 +34,14 @@ class TisaFit:
     r2_matrix: float  # share of the variance of the matrix itself explained; at most its Toeplitz R^2
 
     def __call__(self, offsets: Array) -> Array:
-        """The curve at offsets j - i, the constant included."""
+        """Return the curve at offsets j - i, the constant included."""
         return _curve(self.amplitude, self.sharpness, self.center, self.constant, offsets)
 
 
 def fit_tisa(
     profiles: Diagonals, *, kernels: Sequence[int] = (1, 3, 5), starts: int = STARTS, seed: int = 0
 ) -> list[dict[int, TisaFit]]:
-    """For each head, the fit with each number of kernels.
+    """Fit each number of kernels to the profile of each head.
 
     Least squares on the matrix: an offset weighs as much as its diagonal has entries. Kernels are added one at a time,
     the one of a grid that explains most of what is left, up to some too many, and taken away again, the one missed
@@ -67,15 +67,15 @@ def fit_tisa(
 def _fit_head(
     search: Search, profiles: Diagonals, head: int, kernels: Sequence[int], starts: int, seed: int
 ) -> dict[int, TisaFit]:
-    target, mean, spread = search.standardised(profiles.mean[head])
+    target, mean, spread = search.standardise(profiles.mean[head])
     draw = np.random.default_rng([seed, head])
     runs = [search.run(target, max(kernels), draw if n else None) for n in range(starts)]
     best = {count: min((run[count] for run in runs), key=lambda found: found.cost) for count in kernels}
-    return {count: _judged(profiles, head, found, mean, spread) for count, found in best.items()}
+    return {count: _finish_fit(profiles, head, found, mean, spread) for count, found in best.items()}
 
 
-def _judged(profiles: Diagonals, head: int, found: Candidate, mean: float, spread: float) -> TisaFit:
-    """A candidate in the profile's own units, with the shares of variance that it explains."""
+def _finish_fit(profiles: Diagonals, head: int, found: Candidate, mean: float, spread: float) -> TisaFit:
+    """Return a candidate in the profile's own units, with the shares of variance that it explains."""
     amplitude, constant = found.linear[:-1] * spread, float(found.linear[-1] * spread + mean)
     sharpness = np.exp(found.log_sharpness)
     profile = profiles.mean[head]

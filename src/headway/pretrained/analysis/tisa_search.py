@@ -1,4 +1,4 @@
-"""The search behind `fit_tisa`: kernels are added one by one, a few too many, and taken away again.
+"""The search behind `fit_tisa`: kernels are added one by one, a few too many, and removed again.
 
 After each step all are improved together. Searches from random kernels alone end far from the best fit much more often.
 """
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares
 
-from headway.pretrained.analysis.arrays import Array
+from headway.pretrained.analysis.matrices import Array
 
-EXTRA = 2  # kernels beyond those asked for, added first and taken away again
+EXTRA = 2  # kernels beyond those asked for, added first and removed again
 CHOICES = 40  # a search that is not the first draws each kernel from as many of the best
 RIDGE = 1e-6  # on amplitudes in units of the profile's spread: without it, nearly equal kernels grow without bound
 SHARPEST = 8.0  # of |b|: a kernel that is e^-8 one token away from its center
@@ -55,24 +55,24 @@ class Search:
         self._squares = (self._dictionary**2).sum(axis=1)
 
     def bells(self, log_sharpness: Array, center: Array) -> tuple[Array, Array, Array]:
-        """Weighted kernels, (S, N), their sharpness, (S,), and their distances, (S, N)."""
+        """Return weighted kernels, (S, N), their sharpness, (S,), and their distances, (S, N)."""
         sharpness = np.exp(np.clip(log_sharpness, *self.log_range))
         distance = self._offsets - np.clip(center, -self.reach, self.reach)[:, None]
         return np.exp(-sharpness[:, None] * distance**2) * self.weight, sharpness, distance
 
-    def standardised(self, profile: Array) -> tuple[Array, float, float]:
-        """The profile, pooled, weighted, less its mean and in units of its spread; mean and spread."""
+    def standardise(self, profile: Array) -> tuple[Array, float, float]:
+        """Pool and weight the profile, less its mean and in units of its spread; return mean and spread too."""
         profile = self._pooled(profile)
         mean = float(np.average(profile, weights=self._count))
         spread = float(np.sqrt(np.average((profile - mean) ** 2, weights=self._count)))
         return (profile - mean) / (spread or 1.0) * self.weight, mean, spread
 
     def run(self, target: Array, kernels: int, draw: np.random.Generator | None) -> dict[int, Candidate]:
-        """The best found with 1, 2, ... kernels for a standardised profile.
+        """Find the best fit with 1, 2, ... kernels for a standardised profile.
 
         Without `draw`, each kernel added is the one of the grid that promises most.
         """
-        found = self._grown(target, kernels + EXTRA, draw)
+        found = self._grow(target, kernels + EXTRA, draw)
         last = found[kernels + EXTRA]
         for count in range(kernels + EXTRA - 1, 0, -1):
             last = self._descend(target, self._without_least(target, last))
@@ -80,12 +80,12 @@ class Search:
                 found[count] = last
         return found
 
-    def _grown(self, target: Array, kernels: int, draw: np.random.Generator | None) -> dict[int, Candidate]:
+    def _grow(self, target: Array, kernels: int, draw: np.random.Generator | None) -> dict[int, Candidate]:
         log_sharpness = center = np.zeros(0)
         residual = target
         found = {}
         for count in range(1, kernels + 1):
-            best = np.argsort(self._promise(log_sharpness, center, residual))[-CHOICES:]
+            best = np.argsort(self._gain(log_sharpness, center, residual))[-CHOICES:]
             chosen = self._grid[best[-1] if draw is None else draw.choice(best)]
             start = np.concatenate([log_sharpness, chosen[:1], center, chosen[1:]])
             found[count] = self._descend(target, start)
@@ -93,7 +93,7 @@ class Search:
         return found
 
     def _without_least(self, target: Array, candidate: Candidate) -> Array:
-        """The parameters that are left when the kernel goes that is missed least."""
+        """Remove the kernel that is missed least, and return the parameters of the others."""
         kernels = np.arange(len(candidate.center))
         left = [
             Point(self, target, np.concatenate([candidate.log_sharpness[stay], candidate.center[stay]]))
@@ -102,23 +102,23 @@ class Search:
         return min(left, key=lambda point: float(point.residual @ point.residual)).parameters
 
     def _pooled(self, values: Array) -> Array:
-        """The mean over each pool, weighted by the entries of the diagonals."""
+        """Return the mean over each pool, weighted by the entries of the diagonals."""
         mean: Array = np.bincount(self._pool, values * self._entries) / self._count
         return mean
 
-    def _promise(self, log_sharpness: Array, center: Array, residual: Array) -> Array:  # (G,)
-        """How much of the residual each kernel of the grid would explain beside those that are there."""
+    def _gain(self, log_sharpness: Array, center: Array, residual: Array) -> Array:  # (G,)
+        """Return how much of the residual each kernel of the grid would explain beside those that are there."""
         there = np.concatenate([self.weight[None], self.bells(log_sharpness, center)[0]])
         basis, _ = np.linalg.qr(there.T)
         shared = self._dictionary @ basis
         along = self._dictionary @ residual - shared @ (basis.T @ residual)
         squares = self._squares - (shared**2).sum(axis=1)
         new = squares > 1e-6 * self._squares  # the others are there already
-        promise: Array = along**2 / np.where(new, squares, np.inf)
-        return promise
+        gain: Array = along**2 / np.where(new, squares, np.inf)
+        return gain
 
     def _descend(self, target: Array, start: Array) -> Candidate:
-        """Levenberg-Marquardt."""
+        """Improve all kernels together by Levenberg-Marquardt."""
         last = [Point(self, target, start)]
 
         def at(parameters: Array) -> Point:  # residual and Jacobian are asked for one after the other
@@ -164,7 +164,7 @@ class Point:
         self.residual = np.append(self.linear @ self.design - target, np.sqrt(RIDGE) * self.linear[: self.count])
 
     def jacobian(self) -> Array:  # (N + S, 2 S)
-        """The change of the kernels, less what amplitudes make good; nothing where a parameter is at its limit."""
+        """Return the change of the residual, less what amplitudes make good; 0 where a parameter is at its limit."""
         low, high = self.search.log_range
         slope = self.linear[: self.count] * self.sharpness
         free = (self.log_sharpness > low) & (self.log_sharpness < high)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headway.pretrained.analysis.arrays import Array
-from headway.pretrained.analysis.blocks import Blocks, Whole, Window, bands
+from headway.pretrained.analysis.matrices import Array, Blocks, Whole, Window, bands
 
 CONSTANT = 1e-12  # a matrix whose entries vary by less than this share of their mean is constant, hence Toeplitz
 
@@ -52,7 +51,7 @@ class Diagonals:
 
 
 def diagonals(matrices: Blocks | Array, *, causal: bool = False) -> Diagonals:
-    """Mean and variance of each diagonal; with `causal` of those with j <= i alone, the others being never used."""
+    """Compute mean and variance of each diagonal; with `causal` only of those with j <= i, the others being unused."""
     blocks = Whole(matrices) if isinstance(matrices, np.ndarray) else matrices
     length = blocks.length
     sums, squares = np.zeros((2, blocks.heads, 2 * length - 1))
@@ -62,8 +61,8 @@ def diagonals(matrices: Blocks | Array, *, causal: bool = False) -> Diagonals:
             shift = band.mean(axis=(1, 2))
         band -= shift[:, None, None]
         first = length - start - band.shape[1]  # where the band's least offset stands
-        sums[:, first : first + length + band.shape[1] - 1] += along_diagonals(band)
-        squares[:, first : first + length + band.shape[1] - 1] += along_diagonals(band * band)
+        sums[:, first : first + length + band.shape[1] - 1] += sum_diagonals(band)
+        squares[:, first : first + length + band.shape[1] - 1] += sum_diagonals(band * band)
     assert shift is not None
     kept = length if causal else 2 * length - 1
     offsets = np.arange(-(length - 1), length)[:kept]
@@ -74,7 +73,7 @@ def diagonals(matrices: Blocks | Array, *, causal: bool = False) -> Diagonals:
 
 
 def without_first(whole: Diagonals, matrices: Blocks) -> Diagonals:
-    """The diagonals of the matrices less their first row and column, from `whole`, those of the matrices."""
+    """Return the diagonals of the matrices without first row and column, from `whole`, the diagonals with them."""
     length = matrices.length
     row, column = matrices.tile(0, 1, 0, length)[:, 0], matrices.tile(0, length, 0, 1)[..., 0]
     removed = np.concatenate([column[:, :0:-1], row], axis=1)  # one entry of each diagonal
@@ -87,13 +86,13 @@ def without_first(whole: Diagonals, matrices: Blocks) -> Diagonals:
 
 
 def toeplitz_r2(matrix: Array) -> Array:  # () of (L, L), (H,) of (H, L, L)
-    """R^2 of the best-fitting Toeplitz matrix."""
+    """Return R^2 of the best-fitting Toeplitz matrix."""
     r2 = diagonals(matrix).r2
     return r2 if matrix.ndim == 3 else r2[0]
 
 
 def toeplitz_fit(matrix: Array) -> Array:  # as matrix
-    """The best-fitting Toeplitz matrix in the sense of least squares: each diagonal's mean."""
+    """Return the best-fitting Toeplitz matrix in the sense of least squares: each diagonal's mean."""
     length = matrix.shape[-1]
     offset = np.arange(length)[None, :] - np.arange(length)[:, None]
     fit = diagonals(matrix).mean[:, offset + length - 1]
@@ -112,7 +111,7 @@ class Windows:
 def windowed_r2(
     matrices: Blocks | Array, *, size: int = 128, stride: int | None = None, causal: bool = False
 ) -> Windows:
-    """R^2 of positions start..start + size, for starts every `stride` (half the size unless given)."""
+    """Compute R^2 of positions start..start + size, for starts every `stride` (half the size unless given)."""
     blocks = Whole(matrices) if isinstance(matrices, np.ndarray) else matrices
     if size < 2:
         raise ValueError(f"size: expected a window of at least 2 positions, got {size}.")
@@ -122,8 +121,8 @@ def windowed_r2(
     return Windows(size, starts, np.stack(each, axis=-1))
 
 
-def along_diagonals(band: Array) -> Array:  # (H, rows, L) to (H, rows + L - 1)
-    """The sum of each diagonal of a band of rows, the least offset first.
+def sum_diagonals(band: Array) -> Array:  # (H, rows, L) to (H, rows + L - 1)
+    """Sum each diagonal of a band of rows, the least offset first.
 
     Rows are written, last row first, into an array that is `rows` wider; read with rows one step shorter, diagonals
     have become columns.

@@ -12,24 +12,27 @@ except ModuleNotFoundError as error:
 
 from typing import TYPE_CHECKING, Any
 
-from headway.pretrained.conversion.conversion import BIASES, MODES, Conversion
-from headway.pretrained.conversion.converted import Converted
-from headway.pretrained.conversion.families import FAMILIES
-from headway.pretrained.conversion.registry import CONFIGS, MODELS
+from headway.pretrained.conversion.conversion import BIASES, FAMILIES, MODES, Conversion
+from headway.pretrained.conversion.converted import CONFIGS, MODELS, Converted
 from headway.pretrained.conversion.surgery import convert
 
 if TYPE_CHECKING:
-    from headway.pretrained.conversion.closeness import Closeness, compare
-    from headway.pretrained.conversion.lengths import length_figure, loss_by_length, save_figure
-    from headway.pretrained.conversion.relative import load_relative
+    from headway.pretrained.conversion.comparison import (
+        Closeness,
+        compare,
+        length_figure,
+        loss_by_length,
+        save_figure,
+    )
+    from headway.pretrained.conversion.relative_checkpoints import load_relative
 
-_LATER = {  # what needs headway.pretrained.analysis, and with it scikit-learn: loading a converted model does not
-    "Closeness": "headway.pretrained.conversion.closeness",
-    "compare": "headway.pretrained.conversion.closeness",
-    "length_figure": "headway.pretrained.conversion.lengths",
-    "load_relative": "headway.pretrained.conversion.relative",
-    "loss_by_length": "headway.pretrained.conversion.lengths",
-    "save_figure": "headway.pretrained.conversion.lengths",
+_NEEDING_ANALYSIS = {  # fetched when first used: loading a converted model needs no scikit-learn, analysis does
+    "Closeness": "comparison",
+    "compare": "comparison",
+    "length_figure": "comparison",
+    "load_relative": "relative_checkpoints",
+    "loss_by_length": "comparison",
+    "save_figure": "comparison",
 }
 
 __all__ = [
@@ -51,10 +54,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name not in _NEEDING_ANALYSIS:
         raise AttributeError(
             f"module 'headway.pretrained.conversion' has no attribute {name!r}; it has {', '.join(__all__)}"
         )
     from importlib import import_module
 
-    return getattr(import_module(_LATER[name]), name)
+    return getattr(import_module(f"{__name__}.{_NEEDING_ANALYSIS[name]}"), name)

@@ -1,4 +1,4 @@
-"""Surgery on transformers' own encoders: what is planned, and what is done."""
+"""Surgery on transformers' own encoders; a `Surgeon`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from typing import Any
 from torch import Tensor
 
 from headway.encodings import ENCODINGS, EncodingChoice
-from headway.pretrained.conversion.conversion import Conversion
-from headway.pretrained.conversion.converted import Converted, has_pooler
-from headway.pretrained.conversion.families import FAMILIES
-from headway.pretrained.conversion.registry import CONFIGS, converted_class
+from headway.pretrained.conversion.conversion import FAMILIES, Conversion
+from headway.pretrained.conversion.converted import CONFIGS, Converted, converted_class, has_pooler
 
 
-def planned(model: Any, to: EncodingChoice, mode: str, max_length: int | None) -> Conversion:
+def plan(model: Any, to: EncodingChoice, mode: str, max_length: int | None) -> Conversion:
     """Check what is asked, and fill in what the model decides."""
     config = model.config
     if getattr(config, "is_decoder", False):
@@ -27,7 +25,7 @@ def planned(model: Any, to: EncodingChoice, mode: str, max_length: int | None) -
             f"model: expected absolute position embeddings, got a checkpoint of type {kind!r}. "
             f"Load it with headway.pretrained.conversion.load_relative; its positions are relative already."
         )
-    own = positions(model)
+    own = count_positions(model)
     if max_length is not None and mode == "supplement" and max_length > own:
         raise ValueError(
             f"max_length: expected at most {own}, the model's positions, which stay in mode 'supplement', got "
@@ -38,8 +36,8 @@ def planned(model: Any, to: EncodingChoice, mode: str, max_length: int | None) -
     return Conversion(encoding=str(to), mode=mode, max_length=own if max_length is None else max_length)
 
 
-def operated(model: Any, conversion: Conversion) -> Converted:
-    """The converted model, its bias as drawn."""
+def build(model: Any, conversion: Conversion) -> Converted:
+    """Build the converted model, its bias as drawn."""
     kind = converted_class(model)
     settings = {name: value for name, value in model.config.to_dict().items() if name not in ("model_type", "dtype")}
     settings["position_bias"] = conversion.to_dict()
@@ -61,24 +59,24 @@ def operated(model: Any, conversion: Conversion) -> Converted:
     return converted
 
 
-def without_positions(model: Any, conversion: Conversion) -> Converted:
-    """The model with its positions taken out; what is added to its scores is left to the caller."""
-    return operated(model, replace(conversion, mode="replace"))
+def build_without_positions(model: Any, conversion: Conversion) -> Converted:
+    """Build the model with its positions taken out; what is added to its scores is left to the caller."""
+    return build(model, replace(conversion, mode="replace"))
 
 
-def positions(model: Any) -> int:
-    """How many positions the model has."""
+def count_positions(model: Any) -> int:
+    """Count the positions that the model has."""
     return len(_position_table(model))
 
 
-def removed(model: Any) -> int:
-    """Parameters that are gone when positions are replaced: all rows of the table but one."""
+def count_removed(model: Any) -> int:
+    """Count the parameters that are gone when positions are replaced: all rows of the table but one."""
     table: Tensor = model.base_model.embeddings.position_embeddings.weight
     return table.numel() - table.shape[1]
 
 
 def _position_table(model: Any) -> Tensor:  # (L, E), float64
-    """The rows that positions use."""
+    """Return the rows that positions use."""
     table = model.base_model.embeddings.position_embeddings
     first = table.padding_idx + 1 if FAMILIES[model.config.model_type].after_padding else 0
     rows: Tensor = table.weight.detach()[first:].double()

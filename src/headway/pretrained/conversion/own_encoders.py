@@ -1,7 +1,7 @@
-"""Surgery on headway's own encoders, such as `headway pretrain` makes: another encoding, and an encoder as before.
+"""Surgery on headway's own encoders, such as `headway pretrain` makes; a `Surgeon`.
 
-Supplemented, "learned" becomes "learned+tisa"; replaced, "tisa". What can be said of the result in an encoder's
-configuration can be done; anything else is refused.
+The result is another encoder of headway's: supplemented by TISA, "learned" becomes "learned+tisa"; replaced, "tisa".
+What an encoder's configuration cannot express is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headway.encodings import ENCODINGS, EncodingChoice, SegmentInput, Together,
 from headway.pretrained.conversion.conversion import Conversion
 
 
-def planned(model: Any, to: EncodingChoice, mode: str, max_length: int | None) -> Conversion:
+def plan(model: Any, to: EncodingChoice, mode: str, max_length: int | None) -> Conversion:
     """Check what is asked, and fill in what the model decides."""
     config = model.config
     if config.attention != "full":
@@ -24,7 +24,7 @@ def planned(model: Any, to: EncodingChoice, mode: str, max_length: int | None) -
             f"model: expected attention='full', got {config.attention!r}, whose keys are mixtures of all positions: a "
             f"bias has no score of one position for another to be added to."
         )
-    own = positions(model)
+    own = count_positions(model)
     if max_length not in (None, own) and mode == "supplement":
         raise ValueError(
             f"max_length: expected {own}, the model's positions, which stay in mode 'supplement', got {max_length}. "
@@ -38,30 +38,30 @@ def planned(model: Any, to: EncodingChoice, mode: str, max_length: int | None) -
     return conversion
 
 
-def operated(model: Any, conversion: Conversion) -> Any:
-    """Make the converted model, its new encoding as drawn."""
+def build(model: Any, conversion: Conversion) -> Any:
+    """Build the converted model, its new encoding as drawn."""
     own, added = model.config.choice, conversion.choice
     name, options = added.name, added.options
     if not conversion.replaces:
         name, options = f"{own.name}+{name}", {**own.options, **options}
     choice = EncodingChoice(name, options, added.sharing, own.segments, own.segment_sharing)
-    return _rebuilt(model, choice, max_position_embeddings=conversion.max_length)
+    return _build_with(model, choice, max_position_embeddings=conversion.max_length)
 
 
-def without_positions(model: Any, conversion: Conversion) -> Any:
-    """Make the model with its positions taken out."""
+def build_without_positions(model: Any, conversion: Conversion) -> Any:
+    """Build the model with its positions taken out."""
     check_positions_alone(model)
     own = model.config.choice
-    return _rebuilt(model, EncodingChoice("none").with_segments(own.segments, own.segment_sharing))
+    return _build_with(model, EncodingChoice("none").with_segments(own.segments, own.segment_sharing))
 
 
-def positions(model: Any) -> int:
-    """How many positions the model was made for."""
+def count_positions(model: Any) -> int:
+    """Count the positions that the model was made for."""
     return int(model.config.max_position_embeddings)
 
 
-def removed(model: Any) -> int:
-    """Parameters that are gone when positions are replaced."""
+def count_removed(model: Any) -> int:
+    """Count the parameters that are gone when positions are replaced."""
     return sum(parameter.numel() for parameter in model.base_model.encoding.parameters())
 
 
@@ -76,12 +76,12 @@ def check_positions_alone(model: Any) -> None:
             )
 
 
-def _rebuilt(model: Any, choice: EncodingChoice, **changes: Any) -> Any:
+def _build_with(model: Any, choice: EncodingChoice, **changes: Any) -> Any:
     """Copy the model with another encoding; where the old one is part of it, its parameters stay.
 
-    What an old encoding that is gone added to the input goes on there as its mean, which says nothing of position: in
-    the segments' table or, without one, in the embeddings of all words. Where these are also the output's, all words'
-    scores there change by one number, which the softmax does not see.
+    If the old encoding added to the input, the mean over positions of what it added stays there: in the segments'
+    table or, without one, in the embeddings of all words. Where these embeddings are also the output's, the scores of
+    all words change there by one number, which the softmax does not see.
     """
     config, base = model.config, model.base_model
     changed = type(config).from_dict({**config.to_dict(), "encoding": str(choice), **changes})
@@ -100,7 +100,7 @@ def _rebuilt(model: Any, choice: EncodingChoice, **changes: Any) -> Any:
 
 
 def _state(model: Any, prefix: str, stays: bool) -> dict[str, Tensor]:
-    """All tensors but the old encoding's, or these too under the names they have in a sum."""
+    """Return all tensors but the old encoding's; if it stays, these too, under the names they have in a sum."""
     state = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(prefix)}
     if stays:
         encoding = model.base_model.encoding
@@ -111,10 +111,10 @@ def _state(model: Any, prefix: str, stays: bool) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def _fold_mean(old: Any, new: Any) -> None:
-    """The mean of what the old encoding adds to the input, added to every token's input."""
+    """Add the mean of what the old encoding adds to the input to every token's input."""
     if "input" not in old.encoding.places:
         return
-    reached = min(positions(old), new.config.max_position_embeddings)
+    reached = min(count_positions(old), new.config.max_position_embeddings)
     nothing = torch.zeros(1, reached, old.config.hidden_size, dtype=torch.float64, device=old.device)
     mean = old.encoding.embed(nothing)[0].mean(0)
     table = new.segments.table if isinstance(new.segments, SegmentInput) else new.words.weight
@@ -123,7 +123,7 @@ def _fold_mean(old: Any, new: Any) -> None:
 
 @torch.no_grad()
 def _keep_scale(old: Any, new: Any) -> None:
-    """TUPE's scale of the scores, where the new encoding has another, goes on in the queries."""
+    """Multiply the queries so that scores keep the old encoding's scale (TUPE's) where the new one has another."""
     usual = old.config.head_dim**-0.5
     ratio = (old.encoding.scale or usual) / (new.encoding.scale or usual)
     if ratio != 1:
@@ -149,10 +149,10 @@ def _sharing(model: Any, to: EncodingChoice, mode: str) -> str | None:
         return wanted
     if asked is None:
         return own  # those that stay decide
-    told = ", ".join(f"{sharing} of {name}" for name, sharing in others.items())
+    named = ", ".join(f"{sharing} of {name}" for name, sharing in others.items())
     raise ValueError(
-        f"sharing: expected that of the encodings that stay ({told}), because all encodings of positions have one, got "
-        f"{asked!r}. Leave it out."
+        f"sharing: expected that of the encodings that stay ({named}), because all encodings of positions have one, "
+        f"got {asked!r}. Leave it out."
     )
 
 

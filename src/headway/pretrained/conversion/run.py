@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from headway.pretrained.analysis.loading import load_tokenizer, revision_of
-from headway.pretrained.conversion.closeness import Closeness, compare
-from headway.pretrained.conversion.converted import Converted, encoding_of
-from headway.pretrained.conversion.lengths import length_figure, longest, loss_by_length, save_figure
-from headway.pretrained.conversion.loading import load_original, quiet
-from headway.pretrained.conversion.masked_loss import predicts_words
-from headway.pretrained.conversion.surgery import convert, room_of
+from transformers import AutoModel
+
+from headway.pretrained.analysis.loading import load_checked, load_tokenizer, named_class, quiet, revision_of
+from headway.pretrained.conversion.comparison import (
+    Closeness,
+    compare,
+    length_figure,
+    loss_by_length,
+    predicts_words,
+    save_figure,
+)
+from headway.pretrained.conversion.conversion import OWN, check_family
+from headway.pretrained.conversion.converted import MODELS, Converted, encoding_of, max_length_of
+from headway.pretrained.conversion.surgery import convert, surgeon_for
 from headway.storage import atomic_path, environment, write_json
 
 
@@ -25,7 +33,8 @@ class ConvertConfig:
         to: the bias: tisa, diet-rel, diet-abs, t5 or alibi, with options as in tisa:kernels=5.
         mode: supplement keeps the position embeddings; replace takes them out.
         max_length: tokens of the longest text that the model is for; as it was unless given. More needs mode replace.
-        start: fit (to the model's own scores), zero or random; unless given, fit to replace and zero to supplement.
+        start: fit (to what positions do to the scores, measured), equation (the same by Eq. 2 of the TISA
+            paper), zero or random; unless given, fit to replace and zero to supplement.
         text: a file of text such as the model reads: its first half to fit on, its second to compare on.
         lengths: numbers of tokens, such as 128,512,1024, at which the loss of masked words is measured; needs text.
         revision: of a model on the Hub: a branch, tag or commit.
@@ -67,7 +76,7 @@ def run(config: ConvertConfig, out: str | Path, *, progress: Callable[[str], Non
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FileExistsError(f"out: expected a new folder, got {out}, which is there already. Name another one.")
-    to_fit, to_compare = (None, None) if config.text is None else halves(read_text(config.text))
+    to_fit, to_compare = (None, None) if config.text is None else split_in_half(read_text(config.text))
     if config.lengths and to_compare is None:
         raise ValueError("lengths: expected a text to measure the loss on, got none. Give --text FILE.")
     progress("loading")
@@ -89,7 +98,7 @@ def run(config: ConvertConfig, out: str | Path, *, progress: Callable[[str], Non
         texts=to_fit,
         seed=config.seed,
     )
-    _check_room(config.lengths, longest(original), longest(converted))
+    _check_lengths(config.lengths, max_length_of(original), max_length_of(converted))
     closeness, losses = None, {}
     if to_compare is not None:
         progress("comparing")
@@ -98,30 +107,45 @@ def run(config: ConvertConfig, out: str | Path, *, progress: Callable[[str], Non
         for name, model in (("original", original), ("converted", converted)):
             progress(f"loss by length, {name}")
             losses[name] = loss_by_length(model, tokenizer, to_compare, config.lengths, seed=config.seed)
-    room = room_of(original)
+    surgeon = surgeon_for(original)
     result = Result(
         folder=str(out),
         kind=type(converted).__name__,
         parameters=sum(parameter.numel() for parameter in encoding_of(converted).parameters()),
-        removed=room.removed(original) if config.mode == "replace" else 0,
+        removed=surgeon.count_removed(original) if config.mode == "replace" else 0,
         registered_by="headway.pretrained.conversion" if isinstance(converted, Converted) else "headway.models",
         revision=revision_of(original),
         closeness=closeness,
         losses=losses,
     )
-    tokenizer.model_max_length = room.positions(original) if config.max_length is None else config.max_length
+    tokenizer.model_max_length = surgeon.count_positions(original) if config.max_length is None else config.max_length
     progress("writing")
     with atomic_path(out) as folder, quiet():
         converted.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         if losses:
-            save_figure(length_figure(losses, positions=longest(original)), folder / "losses")
+            save_figure(length_figure(losses, positions=max_length_of(original)), folder / "losses")
         write_json(folder / "conversion.json", {"config": asdict(config), **asdict(result), "versions": environment()})
     return result
 
 
-def _check_room(lengths: Sequence[int], *limits: int | None) -> None:
-    """Raise for lengths that no model takes: nothing could be measured there."""
+def load_original(source: str, *, revision: str | None = None) -> Any:
+    """Load a model to convert, in the class that its configuration names, else without a head."""
+    return load_checked(source, check_family, _named_or_base, revision=revision)
+
+
+def _named_or_base(config: Any) -> Any:
+    """Return the first class that the configuration names and that can be converted, else the model without a head."""
+
+    def converts(kind: Any) -> bool:
+        return kind in MODELS or (config.model_type == OWN and getattr(kind, "config_class", None) is type(config))
+
+    named = [named_class(name) for name in config.architectures or []]
+    return next((kind for kind in named if converts(kind)), AutoModel)
+
+
+def _check_lengths(lengths: Sequence[int], *limits: int | None) -> None:
+    """Raise for lengths that neither model takes: nothing could be measured there."""
     known = [limit for limit in limits if limit is not None]
     beyond = [length for length in lengths if len(known) == len(limits) and length > max(known)]
     if beyond:
@@ -131,15 +155,15 @@ def _check_room(lengths: Sequence[int], *limits: int | None) -> None:
         )
 
 
-def halves(text: str) -> tuple[list[str], list[str]]:
-    """A text cut in two, between words."""
+def split_in_half(text: str) -> tuple[list[str], list[str]]:
+    """Cut a text in two, between words."""
     middle = len(text) // 2
     cut = next((n for n in range(middle, len(text)) if text[n].isspace()), middle)
     return [text[:cut]], [text[cut:]]
 
 
 def read_text(name: str) -> str:
-    """A file's text, which must not be empty."""
+    """Read a file's text, and raise if it is empty."""
     path = Path(name)
     if not path.is_file():
         raise FileNotFoundError(f"text: expected a file, got {name!r}, which is none.")

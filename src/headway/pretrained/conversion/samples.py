@@ -1,4 +1,4 @@
-"""Rows of tokens, all of one length, such as a model reads."""
+"""Rows of tokens to measure models on: from texts or drawn at random, whole or with words masked."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from torch import Tensor
 
 FEWEST = 16  # tokens that texts must have, all together
 SHORTEST = 3  # tokens of a row
+MASKED = 0.15  # share of words (Devlin et al. 2019, Sec. 3.1); all of them become [MASK]: nothing is drawn twice
+IGNORED = -100  # label of words that are not predicted
 
 
-def texts_by_themselves(
+def separate_texts(
     tokenizer: Any, texts: Sequence[str], length: int, count: int
 ) -> tuple[Tensor, Tensor]:  # ids and mask, (N, L) both
-    """Each text in a row of its own, padded; longer ones are cut into several. At most `count`, spread over all."""
+    """Put each text in a padded row of its own, longer ones in several; at most `count` rows, spread over all texts."""
     pieces = []
-    for ids in _tokens(tokenizer, texts, length):
+    for ids in _tokenize(tokenizer, texts, length):
         pieces += [ids[start : start + length - 2] for start in range(0, len(ids), length - 2)]
     chosen = torch.linspace(0, len(pieces) - 1, min(count, len(pieces))).long().tolist()
     first, last = special_ids(tokenizer)
@@ -28,15 +30,15 @@ def texts_by_themselves(
     return padded, torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
 
 
-def rows_of_text(
+def join_texts(
     tokenizer: Any, texts: Sequence[str], length: int, count: int, *, overlapping: bool = False
 ) -> Tensor:  # (N, L)
-    """Texts joined and cut into rows, each between the special tokens; at most `count`, spread over all of the text.
+    """Join texts and cut them into rows between the special tokens; at most `count` rows, spread over all of the text.
 
-    Where the texts are shorter than one row, rows are shorter. Rows of a short text may overlap, if that is asked for:
-    they then have other words at each position.
+    Where the texts are shorter than one row, rows are shorter. With `overlapping`, rows of a short text overlap, so
+    that they have other words at each position.
     """
-    stream = [token for piece in _tokens(tokenizer, texts, length) for token in piece]
+    stream = [token for piece in _tokenize(tokenizer, texts, length) for token in piece]
     first, last = special_ids(tokenizer)
     inside = min(length - 2, len(stream))
     most = len(stream) - inside + 1 if overlapping else len(stream) // inside
@@ -44,9 +46,11 @@ def rows_of_text(
     return torch.tensor([[first, *stream[start : start + inside], last] for start in starts])
 
 
-def rows_of_words(vocabulary: int, tokenizer: Any, length: int, count: int, seed: int) -> Tensor:  # (N, L)
-    """Words drawn at random, each as likely as any other, between the special tokens; without these and from the whole
-    vocabulary where no tokenizer is known."""
+def draw_words(vocabulary: int, tokenizer: Any, length: int, count: int, seed: int) -> Tensor:  # (N, L)
+    """Draw words at random, each as likely as any other, between the special tokens.
+
+    Without a tokenizer there are no special tokens, and words come from the whole vocabulary.
+    """
     draw = torch.Generator().manual_seed(seed)
     if tokenizer is None:
         return torch.randint(vocabulary, (count, length), generator=draw)
@@ -55,6 +59,28 @@ def rows_of_words(vocabulary: int, tokenizer: Any, length: int, count: int, seed
     rows = words[torch.randint(len(words), (count, length), generator=draw)]
     rows[:, 0], rows[:, -1] = special_ids(tokenizer)
     return rows
+
+
+def mask_words(
+    rows: Tensor, tokenizer: Any, seed: int, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:  # (N, L), all: inputs and labels
+    """Mask words, at least one in each row; labels are these words, and -100 elsewhere.
+
+    Special tokens and padding, where `mask` is 0, are never masked.
+    """
+    if tokenizer.mask_token_id is None:
+        raise ValueError(
+            "tokenizer: expected one with a mask token, got none. Loss on masked words cannot be measured."
+        )
+    draw = torch.rand(rows.shape, generator=torch.Generator().manual_seed(seed))
+    special = torch.isin(rows, torch.tensor(tokenizer.all_special_ids))
+    if mask is not None:
+        special = special | (mask == 0)
+    draw = draw.masked_fill(special, 2.0)
+    chosen = (draw < MASKED) | ((draw == draw.min(1, keepdim=True).values) & ~special)
+    if not chosen.any():
+        raise ValueError("texts: expected words that the tokenizer knows, got none. Give text in the model's language.")
+    return rows.masked_fill(chosen, tokenizer.mask_token_id), rows.masked_fill(~chosen, IGNORED)
 
 
 def check_known(rows: Tensor, model: Any) -> None:
@@ -68,7 +94,7 @@ def check_known(rows: Tensor, model: Any) -> None:
 
 
 def special_ids(tokenizer: Any) -> tuple[int, int]:
-    """What begins and ends a text."""
+    """Return the ids of the tokens that begin and end a text."""
     first = tokenizer.cls_token_id if tokenizer.cls_token_id is not None else tokenizer.bos_token_id
     last = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
     if first is None or last is None:
@@ -78,8 +104,8 @@ def special_ids(tokenizer: Any) -> tuple[int, int]:
     return first, last
 
 
-def _tokens(tokenizer: Any, texts: Sequence[str], length: int) -> list[list[int]]:
-    """Each text's tokens, texts without any left out; for rows of `length` tokens."""
+def _tokenize(tokenizer: Any, texts: Sequence[str], length: int) -> list[list[int]]:
+    """Return each text's tokens, empty texts left out; raise for too few tokens, or rows too short for them."""
     if isinstance(texts, str):
         raise TypeError("texts: expected a list of texts, got one string. Put it in a list.")
     if length < SHORTEST:

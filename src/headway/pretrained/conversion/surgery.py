@@ -1,10 +1,9 @@
-"""`convert`: a pretrained model's positions supplemented, or replaced, by a bias on its scores."""
+"""`convert`: supplement or replace a pretrained model's positions by a bias on its scores."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,15 +11,32 @@ from transformers import PreTrainedModel
 
 from headway.encodings import EncodingChoice
 from headway.pretrained.conversion import hugging_face, own_encoders
-from headway.pretrained.conversion.conversion import BIASES
-from headway.pretrained.conversion.converted import encoding_of
-from headway.pretrained.conversion.families import OWN
-from headway.pretrained.conversion.registry import converted_class
-from headway.pretrained.conversion.samples import rows_of_text, rows_of_words
+from headway.pretrained.conversion.conversion import BIASES, OWN, Conversion
+from headway.pretrained.conversion.converted import converted_class, encoding_of
+from headway.pretrained.conversion.samples import draw_words, join_texts
 
-STARTS = ("fit", "zero", "random")
-OPTIONS = ("kernels", "rank", "buckets", "max_distance")  # of encodings, as far as a conversion may choose them
-LONGEST_SAMPLE = 512  # tokens of the texts that F_P is measured on
+STARTS = ("fit", "equation", "zero", "random")
+OPTIONS = ("kernels", "rank", "buckets", "max_distance")  # options of encodings that a conversion may choose
+LONGEST_SAMPLE = 512  # tokens of a row that F_P is measured on
+
+
+class Surgeon(Protocol):
+    """Converts one kind of model: the module `hugging_face` transformers' encoders, `own_encoders` headway's own."""
+
+    def plan(self, model: Any, to: EncodingChoice, mode: str, max_length: int | None) -> Conversion:
+        """Check what is asked, and fill in what the model decides."""
+
+    def build(self, model: Any, conversion: Conversion) -> PreTrainedModel:
+        """Build the converted model, its bias as drawn."""
+
+    def build_without_positions(self, model: Any, conversion: Conversion) -> PreTrainedModel:
+        """Build the model with its positions taken out."""
+
+    def count_positions(self, model: Any) -> int:
+        """Count the positions that the model has."""
+
+    def count_removed(self, model: Any) -> int:
+        """Count the parameters that are gone when positions are replaced."""
 
 
 def convert(
@@ -34,15 +50,15 @@ def convert(
     texts: Sequence[str] | None = None,
     seed: int = 0,
 ) -> PreTrainedModel:
-    """A copy of an encoder whose positions are supplemented or replaced by a bias on its scores.
+    """Copy an encoder, its positions supplemented or replaced by a bias on its scores.
 
     Paper:    Wennberg and Henter (2021), Eq. (4a), supplement, and (4b), replace; the biases: see each encoding
     Formula:  supplement: softmax(scale q k^T + bias) v, embeddings as they were
               replace: the same, with every row of the position table replaced by the mean row
     Departs:  Eq. (4b) leaves E_P out of the input altogether. Its mean, which says nothing of position, stays, so that
               words meet the LayerNorm that they know: the outputs are then nearer to the original's. F_P is measured,
-              see `position_factors` in `measured.py`. A supplement starts at 0, where the model is the one it
-              was; the paper's starts at the fit, start="fit"
+              see `position_factors`; start="equation" takes Eq. (2) as it is written. A supplement starts at 0, where
+              the model is the one it was; the paper's starts at the fit, start="fit" or "equation"
     Checked:  tests/unit/pretrained/conversion, tests/parity/test_convert.py, tests/parity/test_convert_relative.py
 
     Args:
@@ -58,46 +74,52 @@ def convert(
         max_length: longest text that the model is for; its own number of positions unless given. More needs "replace".
             DIET-ABS has no bias beyond it; of the others it is no limit, but what tokenizers and training are told.
             A fit knows nothing of positions beyond it: give it where a model's last positions were hardly trained.
-        start: fit (to the model's own F_P), zero, or random; unless given, fit to replace and zero to supplement. ALiBi
-            has nothing to fit, and changes the model from the start.
+        start: fit (to F_P as measured on texts), equation (to F_P by Eq. (2) as it is written), zero, or random;
+            unless given, fit to replace and zero to supplement. ALiBi has nothing to fit, and changes the model from
+            the start.
         tokenizer, texts: F_P is measured on these texts, such as the model is used for; without texts, on words drawn
             at random, between the tokenizer's special tokens; without a tokenizer, on words alone.
-        seed: of the words drawn, and of a random start.
+        seed: seed of the words drawn, and of a random start.
     """
-    choice = _checked(to)
-    room = room_of(model)
+    choice = _read_choice(to)
+    surgeon = surgeon_for(model)
     _check_finite(model)
     if max_length is not None and max_length < 1:
         raise ValueError(f"max_length: expected a whole number of at least 1, got {max_length}.")
-    conversion = room.planned(model, choice, mode, max_length)
-    start = _start(choice.name, mode, start)
+    conversion = surgeon.plan(model, choice, mode, max_length)
+    start = _choose_start(choice.name, mode, start)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        converted: PreTrainedModel = room.operated(model, conversion)
+        converted = surgeon.build(model, conversion)
+    known = min(surgeon.count_positions(model), conversion.max_length)
     if start == "fit":
-        from headway.pretrained.conversion.initialise import fit
-        from headway.pretrained.conversion.measured import position_factors
+        from headway.pretrained.conversion.fitting import fit
+        from headway.pretrained.conversion.position_factors import position_factors
 
-        known = min(room.positions(model), conversion.max_length)
-        rows, special = _rows(model, known, tokenizer, texts, seed)
-        without = room.without_positions(model, conversion)
+        rows, special = _sample_rows(model, known, tokenizer, texts, seed)
+        without = surgeon.build_without_positions(model, conversion)
         fit(encoding_of(converted), position_factors(model, without, rows, first_is_special=special))
+    elif start == "equation":
+        from headway.pretrained.conversion.fitting import fit
+        from headway.pretrained.conversion.position_factors import equation_factors
+
+        fit(encoding_of(converted), equation_factors(model, known))
     elif start == "zero":
-        from headway.pretrained.conversion.initialise import zero
+        from headway.pretrained.conversion.fitting import zero
 
         zero(encoding_of(converted))
     return converted
 
 
-def room_of(model: Any) -> ModuleType:
-    """Where a model is operated on: both modules have planned, operated, without_positions, positions and removed."""
+def surgeon_for(model: Any) -> Surgeon:
+    """Return the module that converts this kind of model; raise if none does."""
     if getattr(getattr(model, "config", None), "model_type", None) == OWN:
         return own_encoders
     converted_class(model)  # raises for a model that cannot be converted
     return hugging_face
 
 
-def _checked(to: str) -> EncodingChoice:
+def _read_choice(to: str) -> EncodingChoice:
     """Read the encoding, and raise where a conversion cannot make it."""
     if to.partition(":")[0].strip() not in BIASES:
         raise ValueError(f"to: expected one of {', '.join(BIASES)}, got {to!r}.")
@@ -118,7 +140,8 @@ def _check_finite(model: Any) -> None:
             )
 
 
-def _start(to: str, mode: str, start: str | None) -> str:
+def _choose_start(to: str, mode: str, start: str | None) -> str:
+    """Check the start that is asked for, or choose one."""
     if to == "alibi":
         if start is not None:
             raise ValueError(f"start: expected none given for alibi, whose slopes are fixed, got {start!r}.")
@@ -130,13 +153,15 @@ def _start(to: str, mode: str, start: str | None) -> str:
     return start
 
 
-def _rows(model: Any, positions: int, tokenizer: Any, texts: Sequence[str] | None, seed: int) -> tuple[Tensor, bool]:
-    """What F_P is measured on, (N, L), and whether it begins and ends as texts do."""
-    from headway.pretrained.conversion.measured import ROWS
+def _sample_rows(
+    model: Any, positions: int, tokenizer: Any, texts: Sequence[str] | None, seed: int
+) -> tuple[Tensor, bool]:
+    """Return what F_P is measured on, (N, L), and whether it begins and ends as texts do."""
+    from headway.pretrained.conversion.position_factors import ROWS
 
     length = min(LONGEST_SAMPLE, positions)
     if texts is None:
-        return rows_of_words(model.config.vocab_size, tokenizer, length, ROWS, seed), tokenizer is not None
+        return draw_words(model.config.vocab_size, tokenizer, length, ROWS, seed), tokenizer is not None
     if tokenizer is None:
         raise ValueError("tokenizer: expected the model's tokenizer beside texts, got none.")
-    return rows_of_text(tokenizer, texts, length, ROWS, overlapping=True), True
+    return join_texts(tokenizer, texts, length, ROWS, overlapping=True), True

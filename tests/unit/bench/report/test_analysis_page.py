@@ -13,7 +13,7 @@ from headway.bench.report.analysis.contents import CORNERS, PICTURES, cropped, p
 from headway.bench.report.analysis.saved import Saved, read_saved
 from headway.bench.report.analysis.summary import KIND_WORDS, findings, kind_counts
 from headway.pretrained.analysis import KINDS, Thresholds
-from headway.pretrained.analysis.rank import RELATIVE
+from headway.pretrained.analysis.text_measures import RELATIVE
 
 
 def embedded(page, name):

@@ -1,9 +1,12 @@
 """Small models with random parameters, so that no zero bias and no unit norm can hide an error."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import transformers
 
+from headway.encodings import EncodingChoice
 from headway.models import EncoderConfig, EncoderModel
 
 SIZES = {
@@ -40,7 +43,8 @@ def own():
     """Headway's encoders by the name of the encoding."""
 
     def make(encoding, segments="none", **options):
-        return randomized(EncoderModel(EncoderConfig(**{**SIZES, **options}, encoding=encoding, segments=segments)))
+        choice = replace(EncodingChoice.parse(encoding), segments=segments)
+        return randomized(EncoderModel(EncoderConfig(**{**SIZES, **options}, encoding=str(choice))))
 
     return make
 

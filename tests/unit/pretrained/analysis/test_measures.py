@@ -10,11 +10,11 @@ import transformers
 from numpy.testing import assert_allclose
 
 from headway.pretrained.analysis import analyze
-from headway.pretrained.analysis.blocks import Whole
-from headway.pretrained.analysis.head_measures import picture
-from headway.pretrained.analysis.plain import flattened, plain
-from headway.pretrained.analysis.position_scores import position_scores
-from headway.pretrained.analysis.reading import read
+from headway.pretrained.analysis.head_measures import shrink
+from headway.pretrained.analysis.loading import read
+from headway.pretrained.analysis.matrices import Whole
+from headway.pretrained.analysis.measures import flatten, to_plain
+from headway.pretrained.analysis.scores import position_scores
 from headway.pretrained.analysis.text_measures import measure_tokens
 from headway.pretrained.analysis.tisa_fit import fit_tisa
 from headway.pretrained.analysis.toeplitz import diagonals, toeplitz_r2
@@ -195,7 +195,7 @@ def test_a_tokenizer_of_another_model(bert):
 @pytest.mark.parametrize(("length", "pixels"), [(10, 4), (7, 7), (12, 5), (3, 128)])
 def test_pictures_are_means_over_pixels(length, pixels):
     matrix = np.random.default_rng(0).normal(size=(2, length, length))
-    found = picture(Whole(matrix), pixels)
+    found = shrink(Whole(matrix), pixels)
     side = min(pixels, length)
     edges = [n * length // side for n in range(side)] + [length]
     for a in range(side):
@@ -205,12 +205,12 @@ def test_pictures_are_means_over_pixels(length, pixels):
 
 
 def test_what_is_not_finite_becomes_none():
-    assert plain({"a": np.array([1.0, np.nan]), "b": (np.inf, 2)}) == {"a": [1.0, None], "b": [None, 2]}
-    assert plain(np.float64(1.23456789)) == 1.23457
+    assert to_plain({"a": np.array([1.0, np.nan]), "b": (np.inf, 2)}) == {"a": [1.0, None], "b": [None, 2]}
+    assert to_plain(np.float64(1.23456789)) == 1.23457
 
 
 def test_arrays_are_named_by_their_way(measured):
-    names = flattened(measured)
+    names = flatten(measured)
     assert "heads.fits.5.amplitude" in names
     assert "texts.ranks.each.whole.effective" in names
     assert names["heads.kinds"].dtype.kind == "U"

@@ -4,9 +4,16 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from headway.pretrained.analysis import blocks
-from headway.pretrained.analysis.blocks import Whole
-from headway.pretrained.analysis.patterns import KINDS, Thresholds, attention_patterns, averaged, softmax, stacked
+from headway.pretrained.analysis import matrices
+from headway.pretrained.analysis.matrices import Whole
+from headway.pretrained.analysis.patterns import (
+    KINDS,
+    Thresholds,
+    attention_patterns,
+    average_patterns,
+    softmax,
+    stack_patterns,
+)
 
 N = 40
 OFFSET = np.arange(N)[None, :] - np.arange(N)[:, None]
@@ -35,7 +42,7 @@ def test_planted_kinds_are_told(kind):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("tile", [1, 1 << 20])
 def test_shares_are_those_of_loops(monkeypatch, tile, causal):
-    monkeypatch.setattr(blocks, "TILE_ENTRIES", tile)
+    monkeypatch.setattr(matrices, "TILE_ENTRIES", tile)
     n = 9
     scores = np.random.default_rng(0).normal(size=(2, n, n))
     found = patterns(scores, causal=causal, radius=2)
@@ -93,14 +100,14 @@ def test_softmax_over_earlier_keys_alone():
 
 
 def test_layers_are_stacked():
-    both = stacked([patterns(PLANTED["previous"]), patterns(PLANTED["broad"])])
+    both = stack_patterns([patterns(PLANTED["previous"]), patterns(PLANTED["broad"])])
     assert both.kinds().tolist() == [["previous"], ["broad"]]
     assert both.by_offset.shape == (2, 1, 2 * N - 1)
 
 
 def test_texts_of_different_lengths_are_averaged_over_pairs():
     long, short = patterns(PLANTED["previous"]), patterns(PLANTED["previous"][:10, :10])
-    both = averaged([long, short])
+    both = average_patterns([long, short])
     assert both.length == N
     at = {k: k + N - 1 for k in (-1, -20)}
     expected = (long.by_offset[0, at[-1]] * (N - 1) + short.by_offset[0, 8] * 9) / (N - 1 + 9)

@@ -5,9 +5,9 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from headway.pretrained.analysis.curves import bias_curves
-from headway.pretrained.analysis.reading import read
-from headway.pretrained.analysis.segment_scores import has_segments, segment_attention, segment_scores
+from headway.pretrained.analysis.head_measures import bias_curves
+from headway.pretrained.analysis.loading import read
+from headway.pretrained.analysis.scores import has_segments, segment_attention, segment_scores
 
 
 def test_per_head_segments_are_the_table(own):
@@ -75,7 +75,7 @@ def test_curves_of_tisa_are_its_formula(own):
 
 
 def test_curves_of_low_rank_biases_are_means_over_pairs(own):
-    model = own("diet-abs", sharing="layer")
+    model = own("diet-abs:sharing=layer")
     curves = bias_curves(read(model))
     bias = model.encoding.bias(0, 40, 40).dense()[0].detach().numpy()
     for h in range(3):

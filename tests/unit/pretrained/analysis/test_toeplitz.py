@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from headway.pretrained.analysis import blocks
-from headway.pretrained.analysis.blocks import Product, Whole
+from headway.pretrained.analysis import matrices as tiles
+from headway.pretrained.analysis.matrices import Product, Whole
 from headway.pretrained.analysis.toeplitz import diagonals, toeplitz_fit, toeplitz_r2, windowed_r2, without_first
 
 
@@ -36,7 +36,7 @@ def by_hand(matrix, causal=False):
 @pytest.mark.parametrize("tile", [1, 30, 1 << 20])  # from one row at a time to everything at once
 @pytest.mark.parametrize("n", [3, 7, 16])
 def test_diagonals_are_those_of_loops(monkeypatch, n, tile, causal):
-    monkeypatch.setattr(blocks, "TILE_ENTRIES", tile)
+    monkeypatch.setattr(tiles, "TILE_ENTRIES", tile)
     matrices = random(2, n, n) + 3.0
     found = diagonals(matrices, causal=causal)
     assert found.offsets.tolist() == list(range(-(n - 1), 1 if causal else n))

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from headway.pretrained.conversion import BIASES, FAMILIES, MODELS, convert
-from headway.pretrained.conversion.loading import load_original
+from headway.pretrained.conversion.run import load_original
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
-from headway.encodings import ENCODINGS
+from headway.encodings import ENCODINGS, EncodingChoice
 from headway.models import EncoderConfig, EncoderForMaskedLM, EncoderForSequenceClassification, EncoderModel
 from headway.pretrained.conversion import compare, convert, loss_by_length
-from headway.pretrained.conversion.converted import encoding_of
-from headway.pretrained.conversion.lengths import longest
-from headway.pretrained.conversion.measured import average_scores, position_factors
-from headway.pretrained.conversion.own_encoders import without_positions
+from headway.pretrained.conversion.converted import encoding_of, max_length_of
+from headway.pretrained.conversion.own_encoders import build_without_positions
+from headway.pretrained.conversion.position_factors import average_scores, position_factors
 
 LENGTH, WIDTH, HEADS, LAYERS = 24, 32, 4, 3
 SIZES = {
@@ -27,7 +27,7 @@ SIZES = {
     "initializer_range": 0.3,
 }
 FITTED = ("tisa", "diet-rel", "diet-abs", "t5")
-CHEAP = {"tisa": {"kernels": 1}}
+CHEAP = {"tisa": "tisa:kernels=1"}
 NO_BIAS_ALONE = ("shaw", "music-transformer", "transformer-xl", "rope")  # they meet, or turn, the words' own queries
 
 
@@ -36,7 +36,8 @@ def own():
     """A random encoder in float64, every parameter drawn, so that no zero hides what is lost."""
 
     def make(encoding, segments="none", kind=EncoderModel, std=0.3, **options):
-        model = kind(EncoderConfig(**{**SIZES, **options}, encoding=encoding, segments=segments))
+        choice = replace(EncodingChoice.parse(encoding), segments=segments)
+        model = kind(EncoderConfig(**{**SIZES, **options}, encoding=str(choice)))
         draw = torch.Generator().manual_seed(0)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
@@ -57,7 +58,7 @@ def test_a_supplement_starts_as_the_model_it_was(own, ids, encoding, segments):
     model = own(encoding, segments)
     for to in FITTED:
         converted = convert(model, to)
-        assert type(converted) is EncoderModel and converted.config.encoding == f"{encoding}+{to}"
+        assert type(converted) is EncoderModel and converted.config.choice.name == f"{encoding}+{to}"
         torch.testing.assert_close(states(converted, ids), states(model, ids), msg=f"{encoding}+{to}")
 
 
@@ -65,7 +66,7 @@ def test_a_supplement_starts_as_the_model_it_was(own, ids, encoding, segments):
 @pytest.mark.parametrize("encoding", [name for name in ENCODINGS if name not in NO_BIAS_ALONE])
 def test_what_replaces_is_all_that_is_left_of_order(own, ids, encoding, segments):
     converted = convert(own(encoding, segments), "diet-rel", mode="replace", start="zero")
-    assert converted.config.encoding == "diet-rel"
+    assert converted.config.choice.name == "diet-rel"
     swapped = torch.randperm(20, generator=torch.Generator().manual_seed(2))
     torch.testing.assert_close(states(converted, ids[:, swapped]), states(converted, ids)[:, swapped])
 
@@ -94,8 +95,8 @@ def test_the_mean_of_what_was_added_to_the_input_stays(own, ids, encoding, segme
 def test_the_original_is_left_as_it_is(own, ids):
     model = own("learned", "input", EncoderForMaskedLM).train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    converted = convert(model, "tisa", mode="replace", kernels=1)
-    assert model.training and converted.training and model.config.encoding == "learned"
+    converted = convert(model, "tisa:kernels=1", mode="replace")
+    assert model.training and converted.training and model.config.choice.name == "learned"
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, before[name]), name
 
@@ -103,7 +104,7 @@ def test_the_original_is_left_as_it_is(own, ids):
 @pytest.mark.parametrize("kind", [EncoderModel, EncoderForMaskedLM, EncoderForSequenceClassification])
 def test_every_head_stays(own, ids, kind):
     model = own("learned", kind=kind)
-    converted = convert(model, "tisa", kernels=2)
+    converted = convert(model, "tisa:kernels=2")
     assert type(converted) is kind
     before, after = model(ids), converted(ids)
     for name in ("logits", "pooler_output"):
@@ -120,21 +121,17 @@ def test_a_model_without_a_pooler_has_none_afterwards(own):
 def test_a_bias_of_low_rank_becomes_diet_abs_exactly(own, ids, encoding, rank):
     """Position that is in the scores already is known: with that rank, the converted model is the same one."""
     model = own(encoding)
-    converted = convert(model, "diet-abs", mode="replace", rank=rank)
-    assert converted.config.encoding_options == {"rank": rank}
+    converted = convert(model, f"diet-abs:rank={rank}", mode="replace")
+    assert converted.config.choice.options == {"rank": rank}
     torch.testing.assert_close(states(converted, ids), states(model, ids))
     assert converted.encoding.scale is None  # TUPE's went into the queries
 
 
 def test_a_bias_of_the_offset_becomes_diet_rel_and_t5_exactly(own, ids):
     alibi = own("alibi")
-    t5 = own("t5", encoding_options={"buckets": 8, "max_distance": 10})
-    for model, to, options in (
-        (t5, "t5", {"buckets": 8, "max_distance": 10}),
-        (t5, "diet-rel", {}),
-        (alibi, "tisa", {}),
-    ):
-        converted = convert(model, to, mode="replace", **options)
+    t5 = own("t5:buckets=8,max_distance=10")
+    for model, to in ((t5, "t5:buckets=8,max_distance=10"), (t5, "diet-rel"), (alibi, "tisa")):
+        converted = convert(model, to, mode="replace")
         offset = torch.arange(-15, 16)  # the outermost tenth of DIET-REL is averaged
         profile, want = (
             each.base_model.encoding.bias(1, LENGTH, LENGTH).dense()[0, 2].detach() for each in (converted, model)
@@ -147,8 +144,8 @@ def test_a_bias_of_the_offset_becomes_diet_rel_and_t5_exactly(own, ids):
 def test_the_first_layer_has_what_replacing_takes_from_its_scores(own, ids):
     """With one text there is no average: q k^T of both models is there to be looked at."""
     model = own("learned", "input")
-    without = without_positions(model, None)
-    assert without.config.encoding == "none"
+    without = build_without_positions(model, None)
+    assert without.config.choice.name == "none"
     found = position_factors(model, without, ids[:1], first_is_special=True)
     with torch.no_grad():
         words = model.words(ids[:1]) + model.segments.table[0]
@@ -168,10 +165,13 @@ def test_the_first_layer_has_what_replacing_takes_from_its_scores(own, ids):
 def test_with_all_of_it_one_text_is_attended_as_in_the_original(own, ids, segments):
     """DIET-ABS with a rank that F_P does not exceed gives one layer exactly the weights of the original."""
     model, ids = own("learned", segments, num_hidden_layers=1), torch.cat([ids, ids[:, :4]], 1)
-    converted = convert(model, "diet-abs", mode="replace", rank=16, start="zero")
-    from headway.pretrained.conversion.initialise import fit
+    converted = convert(model, "diet-abs:rank=16", mode="replace", start="zero")
+    from headway.pretrained.conversion.fitting import fit
 
-    fit(encoding_of(converted), position_factors(model, without_positions(model, None), ids[:1], first_is_special=True))
+    fit(
+        encoding_of(converted),
+        position_factors(model, build_without_positions(model, None), ids[:1], first_is_special=True),
+    )
     mine, theirs = (each(ids[:1], output_attentions=True).attentions[0] for each in (converted, model))
     torch.testing.assert_close(mine, theirs)
 
@@ -208,9 +208,9 @@ def test_a_supplement_may_start_at_the_fit_as_in_the_paper(own):
 @pytest.mark.parametrize("to", ["tisa", "diet-rel", "t5", "alibi"])
 def test_texts_longer_than_the_original_allows(own, to):
     model = own("learned")
-    assert longest(model) == LENGTH
-    converted = convert(model, to, mode="replace", **CHEAP.get(to, {}))
-    assert longest(converted) is None
+    assert max_length_of(model) == LENGTH
+    converted = convert(model, CHEAP.get(to, to), mode="replace")
+    assert max_length_of(converted) is None
     ids = torch.randint(5, 60, (2, 61))
     long = states(converted, ids)
     assert long.isfinite().all()
@@ -221,14 +221,14 @@ def test_texts_longer_than_the_original_allows(own, to):
 
 def test_diet_abs_has_the_length_that_was_asked_for(own):
     converted = convert(own("learned"), "diet-abs", mode="replace", max_length=40)
-    assert longest(converted) == converted.config.max_position_embeddings == 40
+    assert max_length_of(converted) == converted.config.max_position_embeddings == 40
     with pytest.raises(ValueError, match="at most 40"):
         converted(torch.randint(5, 60, (1, 41)))
 
 
 def test_saved_and_loaded_it_is_the_same(own, ids, tmp_path):
     for mode in ("supplement", "replace"):
-        converted = convert(own("learned", kind=EncoderForMaskedLM), "tisa", mode=mode, kernels=2, start="random")
+        converted = convert(own("learned", kind=EncoderForMaskedLM), "tisa:kernels=2", mode=mode, start="random")
         converted.save_pretrained(tmp_path / mode)
         again = AutoModelForMaskedLM.from_pretrained(tmp_path / mode, dtype=torch.float64).eval()
         assert type(again) is EncoderForMaskedLM
@@ -238,25 +238,25 @@ def test_saved_and_loaded_it_is_the_same(own, ids, tmp_path):
 def test_sharing_is_that_of_what_stays(own):
     alone = own("learned")
     assert convert(alone, "t5").encoding.parts[1].table.shape[0] == LAYERS  # none, as for other models
-    assert convert(alone, "t5", sharing="layer").encoding.parts[1].table.shape[0] == 1
-    shared = own("diet-abs", sharing="layer")
-    assert convert(shared, "diet-rel").config.sharing == "layer"
-    assert convert(shared, "diet-rel", mode="replace").config.sharing == "none"
-    assert convert(shared, "alibi").config.sharing == "layer"
-    assert convert(shared, "alibi", mode="replace").config.sharing is None
+    assert convert(alone, "t5:sharing=layer").encoding.parts[1].table.shape[0] == 1
+    shared = own("diet-abs:sharing=layer")
+    assert convert(shared, "diet-rel").config.choice.sharing == "layer"
+    assert convert(shared, "diet-rel", mode="replace").config.choice.sharing == "none"
+    assert convert(shared, "alibi").config.choice.sharing == "layer"
+    assert convert(shared, "alibi", mode="replace").config.choice.sharing is None
     with pytest.raises(ValueError, match=r"sharing: expected that of the encodings that stay \(layer of diet-abs\)"):
-        convert(shared, "diet-rel", sharing="head")
-    with pytest.raises(ValueError, match=r"none of segment-per-head"):
-        convert(own("learned", "per-head"), "diet-rel", mode="replace", sharing="layer")
+        convert(shared, "diet-rel:sharing=head")
+    apart = convert(own("learned", "per-head"), "diet-rel:sharing=layer", mode="replace")
+    assert apart.encoding.values.shape[0] == 1 and apart.segments.table.shape[0] == LAYERS  # segments have their own
 
 
 def test_options_are_those_of_what_stays(own):
-    model = own("abs-scalar", encoding_options={"rank": 3, "init_std": 0.1})
+    model = own("abs-scalar:rank=3,init_std=0.1")
     beside = convert(model, "diet-abs")
-    assert beside.config.encoding_options == {"rank": 3, "init_std": 0.1} and encoding_of(beside).rank == 3
-    assert convert(model, "tisa", mode="replace", kernels=1).config.encoding_options == {"kernels": 1}
+    assert beside.config.choice.options == {"rank": 3, "init_std": 0.1} and encoding_of(beside).rank == 3
+    assert convert(model, "tisa:kernels=1", mode="replace").config.choice.options == {"kernels": 1}
     with pytest.raises(ValueError, match="rank: expected 3, that of abs-scalar"):
-        convert(model, "diet-abs", rank=5)
+        convert(model, "diet-abs:rank=5")
 
 
 @pytest.mark.parametrize("encoding", NO_BIAS_ALONE)

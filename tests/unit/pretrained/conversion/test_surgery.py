@@ -8,8 +8,8 @@ import transformers
 from transformers import BertConfig, BertModel
 
 from headway.pretrained.conversion import BIASES, FAMILIES, convert
+from headway.pretrained.conversion.conversion import REASONS, check_family
 from headway.pretrained.conversion.converted import encoding_of
-from headway.pretrained.conversion.families import REASONS, check_family
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -27,7 +27,7 @@ def test_a_model_whose_positions_are_all_equal_stays_the_same_when_they_are_repl
         table = model.embeddings.position_embeddings.weight
         table.copy_(torch.randn(1, table.shape[1], dtype=table.dtype).expand_as(table))
     for to in ("tisa", "diet-rel", "diet-abs", "t5"):
-        converted = convert(model, to, mode="replace", **({"kernels": 1} if to == "tisa" else {}))
+        converted = convert(model, "tisa:kernels=1" if to == "tisa" else to, mode="replace")
         torch.testing.assert_close(
             converted(ids).last_hidden_state, model(ids).last_hidden_state, rtol=1e-6, atol=1e-6, msg=to
         )
@@ -36,7 +36,7 @@ def test_a_model_whose_positions_are_all_equal_stays_the_same_when_they_are_repl
 def test_the_original_is_left_as_it_is(tiny, ids):
     model = tiny("bert").train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    convert(model, "tisa", mode="replace", kernels=1)
+    convert(model, "tisa:kernels=1", mode="replace")
     assert model.training and type(model) is BertModel and model.config._attn_implementation == "sdpa"
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, before[name]), name
@@ -55,7 +55,7 @@ def test_replacing_leaves_one_row_the_mean_of_those_in_use(tiny):
 def test_albert_has_a_bias_for_each_application_of_its_layer(tiny, ids):
     model = tiny("albert")  # 3 times a group of 2 layers
     own = convert(model, "diet-rel")
-    shared = convert(model, "diet-rel", sharing="layer")
+    shared = convert(model, "diet-rel:sharing=layer")
     assert encoding_of(own).values.shape[0] == 6
     assert encoding_of(shared).values.shape[0] == 1
     with torch.no_grad():
@@ -131,12 +131,12 @@ def test_bad_arguments_are_told(tiny):
     for arguments, message in [
         ({"to": "rope"}, "to: expected one of tisa, diet-rel, diet-abs, t5, alibi, got 'rope'"),
         ({"to": "tisa", "mode": "add"}, "mode: expected one of supplement, replace, got 'add'"),
-        ({"to": "t5", "kernels": 3}, "kernels: expected none given, because it is an option of tisa"),
-        ({"to": "tisa", "start": "warm"}, "start: expected one of fit, zero, random"),
+        ({"to": "t5:kernels=3"}, "options: t5 has .*; got kernels"),
+        ({"to": "tisa", "start": "warm"}, "start: expected one of fit, equation, zero, random"),
         ({"to": "alibi", "start": "fit"}, "whose slopes are fixed"),
         ({"to": "tisa", "max_length": 25}, "max_length: expected at most 24"),
         ({"to": "diet-abs", "max_length": 0}, "max_length: expected a whole number of at least 1"),
-        ({"to": "diet-abs", "rank": 0}, "rank: expected at least 1"),
+        ({"to": "diet-abs:rank=0"}, "rank: expected at least 1"),
         ({"to": "diet-rel", "mode": "replace", "texts": ["a"]}, "tokenizer: expected the model's tokenizer"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -167,7 +167,7 @@ def test_a_fit_knows_nothing_of_positions_beyond_the_longest_text(tiny, to):
     first, second = tiny("bert"), tiny("bert")
     with torch.no_grad():
         second.embeddings.position_embeddings.weight[12:] = 50.0
-    fitted = [convert(model, to, mode="replace", max_length=12, kernels=1 if to == "tisa" else None)
+    fitted = [convert(model, "tisa:kernels=1" if to == "tisa" else to, mode="replace", max_length=12)
               for model in (first, second)]  # fmt: skip
     for one, other in zip(*(encoding_of(model).parameters() for model in fitted), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)

@@ -17,10 +17,8 @@ from transformers import AutoConfig
 
 from headway.encodings import EncodingChoice
 from headway.pretrained.analysis.loading import check_folder
-from headway.pretrained.conversion.conversion import SHAW, Conversion
-from headway.pretrained.conversion.converted import Converted
-from headway.pretrained.conversion.families import FAMILIES
-from headway.pretrained.conversion.registry import CONFIGS, MODELS
+from headway.pretrained.conversion.conversion import FAMILIES, SHAW, Conversion
+from headway.pretrained.conversion.converted import CONFIGS, MODELS, Converted
 from headway.storage import read_json
 
 TYPES = ("relative_key", "relative_key_query")
@@ -28,7 +26,7 @@ TABLE = ".attention.self.distance_embedding.weight"  # of a layer, (2 * max_posi
 
 
 def load_relative(folder: str) -> Converted:
-    """A model from a folder whose positions are of type relative_key or relative_key_query.
+    """Load a model from a folder whose positions are of type relative_key or relative_key_query.
 
     Paper:    Shaw et al. (2018), Eq. (4); relative_key_query: Huang et al. (2020), "Improve Transformer Models with
               Better Relative Position Embeddings", method 4
@@ -37,7 +35,7 @@ def load_relative(folder: str) -> Converted:
     Symbols:  d -> Shaw's key_table, reversed, because headway counts offsets as j - i
     Checked:  tests/parity/test_convert_relative.py
 
-    It saves and loads as every converted model does. relative_key runs in linear memory; what keys meet in
+    The model saves and loads as every converted model does. relative_key runs in linear memory; the keys' term of
     relative_key_query is made as a whole matrix, B * H * L * L numbers in each layer. Texts longer than the tables
     (max_position_embeddings) take the outermost vectors; transformers refused them.
     """
@@ -46,8 +44,8 @@ def load_relative(folder: str) -> Converted:
         raise ValueError(f"folder: expected a folder with a model, got {str(folder)!r}.")
     check_folder(path)
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    kind = _checked(config)
-    state = _weights(path)
+    kind = _class_for(config)
+    state = _read_weights(path)
     conversion = Conversion(
         encoding=str(EncodingChoice(SHAW, {"clip": None, "keys": True, "values": False}, sharing="head")),
         mode="replace",
@@ -62,7 +60,7 @@ def load_relative(folder: str) -> Converted:
     model, info = kind.from_pretrained(
         None,
         config=CONFIGS[config.model_type](**settings),
-        state_dict=_renamed(state, kind.base_model_prefix, config),
+        state_dict=_rename_tables(state, kind.base_model_prefix, config),
         output_loading_info=True,
     )
     missing = sorted(name for name in info["missing_keys"] if "pooler" not in name)
@@ -73,7 +71,8 @@ def load_relative(folder: str) -> Converted:
     return model.eval()  # type: ignore[no-any-return]
 
 
-def _checked(config: Any) -> type[Converted]:
+def _class_for(config: Any) -> type[Converted]:
+    """Return the class to load, and raise for a checkpoint that is not of these types."""
     position_type = getattr(config, "position_embedding_type", None) or "absolute"
     if position_type not in TYPES:
         raise ValueError(
@@ -91,8 +90,8 @@ def _checked(config: Any) -> type[Converted]:
     return MODELS[transformers.AutoModel._model_mapping[type(config)]]
 
 
-def _weights(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a folder, in one file or several."""
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    """Read all tensors of a folder, from one file or several."""
     index = folder / "model.safetensors.index.json"
     names = sorted(set(read_json(index)["weight_map"].values())) if index.is_file() else ["model.safetensors"]
     state: dict[str, Tensor] = {}
@@ -103,8 +102,8 @@ def _weights(folder: Path) -> dict[str, Tensor]:
     return state
 
 
-def _renamed(state: dict[str, Tensor], prefix: str, config: Any) -> dict[str, Tensor]:
-    """The tables of all layers as one of headway's, and no position in the input."""
+def _rename_tables(state: dict[str, Tensor], prefix: str, config: Any) -> dict[str, Tensor]:
+    """Join the tables of all layers into one of headway's, and leave no position in the input."""
     inside = f"{prefix}." if any(name.startswith(f"{prefix}.") for name in state) else ""
     names = [f"{inside}encoder.layer.{n}{TABLE}" for n in range(config.num_hidden_layers)]
     lost = [name for name in names if name not in state]

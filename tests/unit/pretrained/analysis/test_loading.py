@@ -9,9 +9,8 @@ import pytest
 import torch
 import transformers
 
-from headway.pretrained.analysis.loading import load_model, load_tokenizer, revision_of
-from headway.pretrained.analysis.position_scores import position_scores
-from headway.pretrained.analysis.reading import read
+from headway.pretrained.analysis.loading import load_model, load_tokenizer, read, revision_of
+from headway.pretrained.analysis.scores import position_scores
 from headway.pretrained.analysis.toeplitz import diagonals
 
 

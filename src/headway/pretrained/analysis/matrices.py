@@ -1,14 +1,31 @@
-"""Square matrices that may be too large to hold: one per head, made tile by tile when asked for."""
+"""NumPy arrays of torch tensors, and square matrices that may be too large to hold and are made tile by tile."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from headway.pretrained.analysis.arrays import Array
+Array = NDArray[Any]
+
+
+def to_array(name: str, tensor: Tensor) -> Array:
+    """Return the values of a tensor: a view of float32 and float64 on the CPU, float32 of narrower types."""
+    tensor = tensor.detach().cpu()
+    if tensor.is_floating_point() and tensor.dtype not in (torch.float32, torch.float64):
+        tensor = tensor.float()
+    values: Array = tensor.numpy()
+    if not np.isfinite(values).all():
+        raise ValueError(
+            f"{name}: expected finite weights, got NaN or infinity. The file is damaged, or training diverged."
+        )
+    return values
+
 
 TILE_ENTRIES = 1 << 21  # 16 MiB of float64; a few such arrays live at once
 
@@ -23,13 +40,13 @@ class Blocks(Protocol):
     def length(self) -> int: ...
 
     def tile(self, q_start: int, q_stop: int, k_start: int, k_stop: int) -> Array:  # (H, Lq, Lk), float64
-        """The entries of queries q_start..q_stop and keys k_start..k_stop."""
+        """Return the entries of queries q_start..q_stop and keys k_start..k_stop."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """Matrices that are there: (H, L, L), or one, (L, L)."""
+    """Matrices that are held whole: (H, L, L), or one, (L, L)."""
 
     matrix: Array
 
@@ -97,7 +114,7 @@ class Window:
 
 
 def bands(blocks: Blocks) -> Iterator[tuple[int, Array]]:
-    """All rows, in bands of a bounded number of entries: (first row, (H, rows, L))."""
+    """Yield all rows, in bands of a bounded number of entries: (first row, (H, rows, L))."""
     rows = max(1, TILE_ENTRIES // (blocks.heads * blocks.length))
     for start in range(0, blocks.length, rows):
         stop = min(start + rows, blocks.length)

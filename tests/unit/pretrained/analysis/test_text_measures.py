@@ -5,10 +5,9 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from headway.pretrained.analysis.rank import ranks
-from headway.pretrained.analysis.reading import read
-from headway.pretrained.analysis.text_measures import measure_texts
-from headway.pretrained.analysis.text_scores import input_parts, text_scores
+from headway.pretrained.analysis.loading import read
+from headway.pretrained.analysis.scores import input_parts, text_scores
+from headway.pretrained.analysis.text_measures import measure_texts, ranks
 
 IDS = np.array([7, 3, 9, 9, 30, 2, 41, 8, 11, 25, 6, 4, 19, 33, 28, 45])
 SEGMENTS = np.array([0] * 9 + [1] * 7)
@@ -54,7 +53,7 @@ def test_positions_in_the_input_leave_rank_d_h(bert):
 @pytest.mark.parametrize(("rank", "reached"), [(3, 11), (5, 13), (8, 16)])
 def test_positions_in_the_scores_reach_d_h_plus_d_p(own, rank, reached):
     """Theorem 1, second part, with DIET-ABS, in every layer."""
-    scores = text_scores(read(own("diet-abs", encoding_options={"rank": rank})), IDS)
+    scores = text_scores(read(own(f"diet-abs:rank={rank}")), IDS)
     for layer in range(2):
         assert (ranks(scores["positions"][layer]).numerical == rank).all()
         assert (ranks(scores["words"][layer]).numerical == 8).all()
@@ -129,7 +128,7 @@ def test_turned_queries_have_no_parts(own):
 
 def test_ranks_over_texts(own, bert, tokenizer):
     texts = ["position belongs in the heads", "and not in the input, they say"]
-    found = measure_texts(read(own("diet-abs", encoding_options={"rank": 8})), tokenizer, texts, length=20).ranks
+    found = measure_texts(read(own("diet-abs:rank=8")), tokenizer, texts, length=20).ranks
     assert found.lengths.tolist() == [20, 20]
     assert found.each["whole"].numerical.shape == (2, 2, 3)
     assert_allclose(found.average["whole"].effective, found.each["whole"].effective.mean(0))

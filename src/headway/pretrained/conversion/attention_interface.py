@@ -22,12 +22,12 @@ from headway.encodings import Encoding
 from headway.running import may_read
 
 NAME = "headway"
-ARGUMENT = "headway_frame"
+ARGUMENT = "headway_pass"
 
 
 @dataclass
-class Frame:
-    """What the layers of one forward pass share."""
+class PassState:
+    """What the layers share in one forward pass."""
 
     encoding: Encoding
     meets_keys: bool = False
@@ -35,18 +35,18 @@ class Frame:
     calls: int = 0  # of attention so far: ALBERT's layers are one module, which cannot know which of them it is
 
     def bias(self, layer: int, q: Tensor, k: Tensor, scale: float) -> Bias | None:
-        """What a layer adds to the scores of its queries and keys."""
+        """Make the bias that a layer adds to the scores of its queries and keys."""
         bias = self.encoding.bias(layer, q.shape[-2], k.shape[-2])
         if self.meets_keys and bias is not None:
-            bias = bias + keys_meet(bias, k, scale)
+            bias = bias + bias_of_keys(bias, k, scale)
         return bias
 
 
-def keys_meet(bias: Bias, k: Tensor, scale: float) -> Bias:
-    """scale * k[j] . table[j - i]: relative keys that meet the keys, as `relative_key_query` has them.
+def bias_of_keys(bias: Bias, k: Tensor, scale: float) -> Bias:
+    """Make the bias scale * k[j] . table[j - i], which `relative_key_query` has beside that of the queries.
 
-    The transpose of relative keys whose queries are k and whose table is reversed. No structured bias is a product with
-    the keys: the matrix is made whole, B * H * Lq * Lk numbers a layer, and kept for the backward pass.
+    It is the transpose of relative keys whose queries are k and whose table is reversed. No structured bias is a
+    product with the keys: the whole matrix is made, B * H * Lq * Lk numbers a layer, and kept for the backward pass.
     """
     assert isinstance(bias, RelativeKeys)
     reversed_table = RelativeKeys(bias.table.flip(1), q_len=k.shape[-2], k_len=bias.q_len)
@@ -63,22 +63,22 @@ def attend(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:  # (B, Lq, H, D), and the weights (B, H, Lq, Lk) if they were asked for
-    """Attention of one layer of a converted model."""
-    frame: Frame | None = kwargs.get(ARGUMENT)
-    if frame is None:
+    """Compute the attention of one layer of a converted model."""
+    state: PassState | None = kwargs.get(ARGUMENT)
+    if state is None:
         raise ValueError(
             f"{type(module).__name__}: expected the bias of a converted model, got none. Call the model itself, not a "
             f"part of it; a model that was not converted cannot use attn_implementation={NAME!r}."
         )
     layer: int | None = getattr(module, "headway_layer", None)
     if layer is None:
-        layer = frame.calls
-        frame.calls += 1
+        layer = state.calls
+        state.calls += 1
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     arguments: dict[str, Any] = {
-        "bias": frame.bias(layer, query, key, scale),
+        "bias": state.bias(layer, query, key, scale),
         "value_bias": None,
-        "mask": _boolean(attention_mask),
+        "mask": _check_boolean(attention_mask),
         "causal": False,
         "lengths": None,
         "documents": None,
@@ -86,7 +86,7 @@ def attend(
         "dropout": dropout,
     }
     weights = None
-    if frame.with_weights:
+    if state.with_weights:
         mixed, weights = weighted(checked(query, key, value, **arguments))
     else:
         mixed = attention(query, key, value, **arguments)
@@ -99,7 +99,7 @@ def key_mask(
     mask_function: Any = bidirectional_mask_function,
     **kwargs: Any,
 ) -> Tensor | None:  # boolean (B, 1, 1, Lk); (B, 1, Lq, Lk) for a mask that differs between queries
-    """Padding as attention takes it: one row a sequence, and nothing where there is no padding to be seen."""
+    """Return the padding mask as attention takes it, one row a sequence; None where no padding is to be seen."""
     if mask_function is not bidirectional_mask_function:
         whole: Tensor | None = sdpa_mask(attention_mask=attention_mask, mask_function=mask_function, **kwargs)
         return whole
@@ -111,8 +111,8 @@ def key_mask(
     return keep[:, None, None, :]
 
 
-def _boolean(mask: Tensor | None) -> Tensor | None:
-    """A mask with four axes comes from the caller as it is: boolean, or numbers added to the scores."""
+def _check_boolean(mask: Tensor | None) -> Tensor | None:
+    """Raise for a mask that is not boolean: callers may give one with four axes, which comes here as it is."""
     if mask is None or mask.dtype == torch.bool:
         return mask
     raise TypeError(
@@ -122,6 +122,6 @@ def _boolean(mask: Tensor | None) -> Tensor | None:
 
 
 def register() -> None:
-    """Both functions under one name: without the second, transformers would leave masks out."""
+    """Register both functions under one name: without the second, transformers would leave masks out."""
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, key_mask)

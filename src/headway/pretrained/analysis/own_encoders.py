@@ -1,4 +1,4 @@
-"""Headway's own encoders: the encoding itself says what it adds to the input, to q and k, and to the scores."""
+"""headway's own encoders: the encoding itself says what it adds to the input, to q and k, and to the scores."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ import torch
 
 from headway.bias import Bias
 from headway.encodings import Encoding, SegmentInput, SegmentPerHead, Together
-from headway.pretrained.analysis.anatomy import Reading
-from headway.pretrained.analysis.arrays import Array, array
-from headway.pretrained.analysis.modules import layer_of, norm_of
+from headway.pretrained.analysis.anatomy import Reading, read_layer, read_norm
+from headway.pretrained.analysis.matrices import Array, to_array
 
 OWN = "headway-encoder"  # config.model_type
 
 
 def read_own(model: Any) -> Reading:
-    """An encoder of `headway.models`, with any head or none."""
+    """Read an encoder of `headway.models`, with any head or none."""
     config, base = model.config, model.base_model
     if config.attention != "full":
         raise NotImplementedError(
@@ -31,13 +30,13 @@ def read_own(model: Any) -> Reading:
     return Reading(
         model_type=OWN,
         model=base,
-        words=array("words.weight", base.words.weight),
+        words=to_array("words.weight", base.words.weight),
         positions=positions,
-        segments=array("segments.table", segments.table) if isinstance(segments, SegmentInput) else None,
-        norm=norm_of("norm", base.norm),
+        segments=to_array("segments.table", segments.table) if isinstance(segments, SegmentInput) else None,
+        norm=read_norm("norm", base.norm),
         project=None,
         layers=tuple(
-            layer_of(
+            read_layer(
                 f"layer {n}",
                 layer.attention.qkv,
                 None,
@@ -63,18 +62,18 @@ def _parts(encoding: Encoding) -> list[Encoding]:
 
 
 def _input_table(parts: list[Encoding], length: int) -> Array | None:
-    """What the encodings add to the input at each position, (L, E); None where they add nothing."""
+    """Return what the encodings add to the input at each position, (L, E); None where they add nothing."""
     table: Array | None = None
     for part in (part for part in parts if "input" in part.places):
         device = next((p.device for p in part.parameters()), torch.device("cpu"))
         rows = part.embed(torch.zeros(1, length, part.dims.width, dtype=torch.float64, device=device))
-        added = array(f"encoding {part.name}", rows[0])
+        added = to_array(f"encoding {part.name}", rows[0])
         table = added if table is None else table + added
     return table
 
 
 def bias_of_parts(parts: list[Encoding], layer: int, length: int) -> Bias | None:
-    """What encodings add to a layer's scores, in float64 and checked; None where they add nothing."""
+    """Return what encodings add to a layer's scores, in float64 and checked; None where they add nothing."""
     total: Bias | None = None
     for part in parts:
         bias = part.bias(layer, length, length)
@@ -88,4 +87,4 @@ def bias_of_parts(parts: list[Encoding], layer: int, length: int) -> Bias | None
 def _segment_scores(segments: Encoding | None) -> Any:
     if not isinstance(segments, SegmentPerHead):
         return None
-    return lambda layer: array("segments.table", segments.table[segments.layer_set(layer)]).astype("float64")
+    return lambda layer: to_array("segments.table", segments.table[segments.layer_set(layer)]).astype("float64")

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from headway.encodings import encoding, t5_buckets
+from headway.pretrained.analysis import diagonals, fit_tisa, position_scores, read
 from headway.pretrained.conversion import convert
 from headway.pretrained.conversion.conversion import Conversion
 from headway.pretrained.conversion.converted import encoding_of
-from headway.pretrained.conversion.hugging_face import operated
-from headway.pretrained.conversion.initialise import fit, zero
-from headway.pretrained.conversion.measured import PositionFactors, position_factors
+from headway.pretrained.conversion.fitting import fit, zero
+from headway.pretrained.conversion.hugging_face import build
+from headway.pretrained.conversion.position_factors import PositionFactors, position_factors
 
 LENGTH, HEADS, LAYERS = 24, 2, 3
 
@@ -48,7 +49,7 @@ def by_offset(matrix, offset):  # the mean of a diagonal, by hand
 def test_the_first_layer_has_what_replacing_takes_from_its_scores(tiny, ids):
     """With one text there is no average: q k^T of both models is there to be looked at."""
     model = tiny("bert")
-    replaced = operated(model, Conversion(encoding="diet-rel", mode="replace", max_length=24))
+    replaced = build(model, Conversion(encoding="diet-rel", mode="replace", max_length=24))
     zero(encoding_of(replaced))
     found = position_factors(model, replaced, ids[:1], first_is_special=True)
     scores = []
@@ -65,7 +66,7 @@ def test_the_first_layer_has_what_replacing_takes_from_its_scores(tiny, ids):
 def test_with_all_of_it_one_text_is_attended_as_in_the_original(tiny, ids):
     """DIET-ABS with a rank that F_P does not exceed gives the first layer exactly the weights of the original."""
     model, ids = tiny("bert", num_hidden_layers=1), torch.cat([ids, ids[:, :4]], 1)
-    replaced = operated(model, Conversion(encoding="diet-abs", mode="replace", max_length=24, options={"rank": 16}))
+    replaced = build(model, Conversion(encoding="diet-abs:rank=16", mode="replace", max_length=24))
     fit(encoding_of(replaced), position_factors(model, replaced, ids[:1], first_is_special=True))
     model.set_attn_implementation("eager")
     mine, theirs = (each(ids[:1], output_attentions=True).attentions[0] for each in (replaced, model))
@@ -74,7 +75,7 @@ def test_with_all_of_it_one_text_is_attended_as_in_the_original(tiny, ids):
 
 def test_position_0_is_levelled_where_no_special_token_stands_there(tiny, ids):
     model = tiny("bert")
-    replaced = operated(model, Conversion(encoding="diet-rel", mode="replace", max_length=24))
+    replaced = build(model, Conversion(encoding="diet-rel", mode="replace", max_length=24))
     for part in position_factors(model, replaced, ids, first_is_special=False):
         torch.testing.assert_close(part.left[:, 0], part.left[:, 1:].mean(1))
         torch.testing.assert_close(part.right[:, 0], part.right[:, 1:].mean(1))
@@ -193,3 +194,21 @@ def test_the_fit_comes_nearer_than_nothing_and_diet_abs_nearest(tiny, ids):
             errors[to, start] = float((got - want).detach().norm())
     assert errors["diet-rel", "fit"] < errors["diet-rel", "zero"]
     assert errors["diet-abs", "fit"] < errors["diet-rel", "fit"]
+
+
+@pytest.mark.parametrize("family", ["bert", "albert", "distilbert"])
+def test_a_start_by_the_equation_is_fitted_to_eq_2_as_written(tiny, family):
+    """DIET-ABS of full rank holds any F_P exactly, so that its bias must be Eq. (2) itself."""
+    model = tiny(family)
+    converted = convert(model, "diet-abs:rank=16", mode="supplement", start="equation")
+    for layer in (0, 2):
+        want = position_scores(read(model), layer, 24, formula="equation").matrices()
+        found = encoding_of(converted).bias(layer, 24, 24).dense()[0].detach().numpy()
+        np.testing.assert_allclose(found, want, rtol=1e-6, atol=1e-8)
+    kernels = convert(model, "tisa:kernels=2", mode="supplement", start="equation")
+    profile = diagonals(position_scores(read(model), 1, 24, formula="equation"))
+    best = fit_tisa(profile, kernels=(2,))[0][2]
+    want = best(profile.offsets) - best.constant
+    found = encoding_of(kernels).bias(1, 24, 24).dense()[0, 0].detach().numpy()
+    found = np.array([found.diagonal(offset)[0] for offset in profile.offsets])
+    np.testing.assert_allclose(found, want, atol=1e-2 * np.ptp(want))

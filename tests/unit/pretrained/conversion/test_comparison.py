@@ -9,46 +9,46 @@ import torch
 import torch.nn.functional as F
 
 from headway.pretrained.conversion import compare, convert, length_figure, loss_by_length, save_figure
-from headway.pretrained.conversion.masked_loss import masked, masked_loss
-from headway.pretrained.conversion.samples import rows_of_text, rows_of_words, texts_by_themselves
+from headway.pretrained.conversion.comparison import masked_loss
+from headway.pretrained.conversion.samples import draw_words, join_texts, mask_words, separate_texts
 
 
 def test_rows_hold_the_text_in_order_between_special_tokens(tokenizer, texts):
     stream = [token for text in texts for token in tokenizer(text, add_special_tokens=False)["input_ids"]]
-    rows = rows_of_text(tokenizer, texts, 22, 5)
+    rows = join_texts(tokenizer, texts, 22, 5)
     assert rows.shape == (5, 22)
     assert (rows[:, 0] == 2).all() and (rows[:, -1] == 3).all()
     assert torch.equal(rows[:, 1:-1].flatten(), torch.tensor(stream))  # 100 tokens in 5 rows of 20: no word twice
-    assert rows_of_text(tokenizer, texts, 82, 5).shape == (1, 82)
-    overlapping = rows_of_text(tokenizer, texts, 82, 5, overlapping=True)
+    assert join_texts(tokenizer, texts, 82, 5).shape == (1, 82)
+    overlapping = join_texts(tokenizer, texts, 82, 5, overlapping=True)
     assert overlapping.shape == (5, 82) and overlapping[1, 1:-1].tolist() == stream[5:85]
-    assert rows_of_text(tokenizer, texts, 512, 5).shape == (1, 102)
+    assert join_texts(tokenizer, texts, 512, 5).shape == (1, 102)
 
 
 def test_texts_are_read_by_themselves(tokenizer, texts):
-    rows, mask = texts_by_themselves(tokenizer, texts, 32, 9)
+    rows, mask = separate_texts(tokenizer, texts, 32, 9)
     assert mask.sum(1).tolist() == [32, 22, 9, 32, 15]  # 50 words are 30 and 20
     assert (rows[mask == 0] == 0).all()
     assert rows[2, :9].tolist() == [2, *tokenizer(texts[1], add_special_tokens=False)["input_ids"], 3]
 
 
 def test_words_are_drawn_with_a_seed_and_are_no_special_tokens(tokenizer):
-    rows = rows_of_words(60, tokenizer, 30, 4, seed=0)
-    assert torch.equal(rows, rows_of_words(60, tokenizer, 30, 4, seed=0))
-    assert not torch.equal(rows, rows_of_words(60, tokenizer, 30, 4, seed=1))
+    rows = draw_words(60, tokenizer, 30, 4, seed=0)
+    assert torch.equal(rows, draw_words(60, tokenizer, 30, 4, seed=0))
+    assert not torch.equal(rows, draw_words(60, tokenizer, 30, 4, seed=1))
     assert (rows[:, 1:-1] >= 5).all() and rows[0, 0] == 2 and rows[0, -1] == 3
 
 
 def test_too_little_text_is_told(tokenizer, texts):
     for text in ([], [""], ["w1 w2"]):
         with pytest.raises(ValueError, match="texts: expected at least 16 tokens of text"):
-            rows_of_text(tokenizer, text, 20, 2)
+            join_texts(tokenizer, text, 20, 2)
     with pytest.raises(TypeError, match="got one string"):
-        rows_of_text(tokenizer, texts[0], 20, 2)
+        join_texts(tokenizer, texts[0], 20, 2)
 
 
 def test_a_row_has_room_for_a_word(tokenizer, texts):
-    for rows in (rows_of_text, texts_by_themselves):
+    for rows in (join_texts, separate_texts):
         with pytest.raises(ValueError, match="length: expected at least 3 tokens in a row, of which two are special"):
             rows(tokenizer, texts, 2, 2)
 
@@ -66,8 +66,8 @@ def test_words_that_the_model_does_not_have_are_told(tiny, tokenizer, texts):
 
 def test_loss_is_the_mean_over_masked_words(tiny, tokenizer, texts):
     model = tiny("bert", "ForMaskedLM")
-    rows, mask = texts_by_themselves(tokenizer, texts, 20, 9)
-    inputs, labels = masked(rows, tokenizer, seed=0)
+    rows, mask = separate_texts(tokenizer, texts, 20, 9)
+    inputs, labels = mask_words(rows, tokenizer, seed=0)
     changed = inputs != rows
     assert torch.equal(changed, labels != -100) and (inputs[changed] == 4).all() and changed.any(1).all()
     assert (rows[changed] >= 5).all()
@@ -95,7 +95,7 @@ def test_distances_by_hand(tiny, tokenizer, texts, randomised):
     converted = randomised(convert(model, "diet-rel", start="random"))
     closeness = compare(model, converted, tokenizer, texts, length=20)
     assert closeness.loss_before is None and closeness.loss_after is None
-    rows, mask = texts_by_themselves(tokenizer, texts, 20, 32)
+    rows, mask = separate_texts(tokenizer, texts, 20, 32)
     squares, norms, cosines = 0.0, 0.0, []
     for row, own in zip(rows, mask, strict=True):
         one, other = (each(row[None, : own.sum()]).last_hidden_state[0].detach() for each in (converted, model))
@@ -106,7 +106,7 @@ def test_distances_by_hand(tiny, tokenizer, texts, randomised):
     assert closeness.cosine == pytest.approx(sum(cosines) / len(cosines), rel=1e-6)
     assert len(closeness.score_errors) == 6
     bias = converted.position_bias.encoding.bias(0, 20, 20).dense()[0].detach()
-    x = model.encoder.embedding_hidden_mapping_in(model.embeddings(rows_of_text(tokenizer, texts, 20, 32)))
+    x = model.encoder.embedding_hidden_mapping_in(model.embeddings(join_texts(tokenizer, texts, 20, 32)))
     attention = model.encoder.albert_layer_groups[0].albert_layers[0].attention
     q, k = (part(x).mean(0).view(20, 4, 8).transpose(0, 1).detach() for part in (attention.query, attention.key))
     scores = q @ k.transpose(1, 2) / 8**0.5
@@ -124,7 +124,7 @@ def test_a_bias_with_fewer_positions_than_the_model(tiny, tokenizer, texts, mode
 
 def test_text_of_unknown_words_alone_is_refused(tokenizer):
     with pytest.raises(ValueError, match="expected words that the tokenizer knows, got none"):
-        masked(torch.full((2, 9), tokenizer.unk_token_id), tokenizer, 0)
+        mask_words(torch.full((2, 9), tokenizer.unk_token_id), tokenizer, 0)
 
 
 def test_loss_by_length_stops_where_the_positions_do(tiny, tokenizer, texts, tmp_path):
@@ -135,9 +135,9 @@ def test_loss_by_length_stops_where_the_positions_do(tiny, tokenizer, texts, tmp
     assert before[25] is None and before[24] > 0 and all(loss > 0 for loss in after.values())
     short = convert(model, "diet-abs", mode="replace", start="zero")
     assert loss_by_length(short, tokenizer, texts, [25]) == {25: None}
-    rows = rows_of_text(tokenizer, texts, 60, 99)
+    rows = join_texts(tokenizer, texts, 60, 99)
     draws = math.ceil(2000 / (0.15 * rows.numel()))
-    each = [masked_loss(converted, *masked(rows, tokenizer, seed)) for seed in range(draws)]
+    each = [masked_loss(converted, *mask_words(rows, tokenizer, seed)) for seed in range(draws)]
     assert after[60] == pytest.approx(sum(each) / len(each))
     for path in save_figure(length_figure({"original": before, "converted": after}, positions=24), tmp_path / "losses"):
         assert path.stat().st_size > 1000
@@ -157,6 +157,6 @@ def test_padding_is_no_word_whatever_fills_it(tokenizer):
     rows = torch.full((4, 20), 9)
     mask = (torch.arange(20) < torch.tensor([20, 12, 5, 3])[:, None]).long()
     for seed in range(20):
-        inputs, labels = masked(rows, tokenizer, seed, mask)
+        inputs, labels = mask_words(rows, tokenizer, seed, mask)
         assert not ((labels != -100) & (mask == 0)).any() and (labels != -100).any(1).all()
         assert torch.equal(inputs[mask == 0], rows[mask == 0])

@@ -1,4 +1,4 @@
-"""An encoding's parameters fitted to what positions did in a model."""
+"""Setting an encoding's parameters: fitted to what positions did in a model, or so that its bias is zero."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from headway.encodings import T5, Alibi, DietAbs, DietRel, Encoding, Tisa, t5_buckets
 from headway.pretrained.analysis import Diagonals, diagonals, fit_tisa
-from headway.pretrained.analysis.blocks import Product
-from headway.pretrained.conversion.measured import PositionFactors
+from headway.pretrained.analysis.matrices import Product
+from headway.pretrained.conversion.position_factors import PositionFactors
 
 OUTERMOST = 0.1  # share of the offsets at either end that is averaged: so few pairs have them that one alone is chance
 
@@ -38,7 +38,7 @@ def zero(encoding: Encoding) -> None:
 
 
 def profiles(encoding: Encoding, factors: Sequence[PositionFactors]) -> list[Diagonals]:
-    """Mean and variance of F_P's diagonals for each set of layers that shares parameters, heads likewise."""
+    """Average F_P's diagonals over each set of layers that shares parameters, and over heads where they share."""
     each = [diagonals(Product(part.left.numpy(), part.right.numpy())) for part in factors]
     sets = []
     for number in range(encoding.layer_sets):
@@ -52,7 +52,7 @@ def profiles(encoding: Encoding, factors: Sequence[PositionFactors]) -> list[Dia
 
 
 def _fit_tisa(encoding: Tisa, factors: Sequence[PositionFactors]) -> None:
-    """By least squares on the profiles; the constant of the fit vanishes in the softmax."""
+    """Fit kernels to the profiles by least squares; the constant of the fit vanishes in the softmax."""
     if not encoding.kernels:
         return
     for number, profile in enumerate(profiles(encoding, factors)):
@@ -63,13 +63,13 @@ def _fit_tisa(encoding: Tisa, factors: Sequence[PositionFactors]) -> None:
 
 
 def _fit_diet_rel(encoding: DietRel, factors: Sequence[PositionFactors]) -> None:
-    """The profile itself; beyond the model's positions it goes on as it ends."""
+    """Set the values to the profile itself; beyond the model's positions it goes on as it ends."""
     for number, profile in enumerate(profiles(encoding, factors)):
-        encoding.values[number].copy_(torch.from_numpy(extended(profile, encoding.dims.max_length)))
+        encoding.values[number].copy_(torch.from_numpy(extend_profile(profile, encoding.dims.max_length)))
 
 
 def _fit_t5(encoding: T5, factors: Sequence[PositionFactors]) -> None:
-    """The mean of each bucket's entries; a bucket without any has the mean of all."""
+    """Set each bucket to the mean of its entries; a bucket without any has the mean of all."""
     for number, profile in enumerate(profiles(encoding, factors)):
         bucket = t5_buckets(
             torch.from_numpy(profile.offsets),
@@ -87,7 +87,7 @@ def _fit_t5(encoding: T5, factors: Sequence[PositionFactors]) -> None:
 
 
 def _fit_diet_abs(encoding: DietAbs, factors: Sequence[PositionFactors]) -> None:
-    """By singular value decomposition, truncated to the rank.
+    """Set the factors by a singular value decomposition, truncated to the rank.
 
     A rank that F_P does not need is left free to learn: 0 on the left, what was drawn on the right. Positions that the
     model did not have continue the profile of offsets.
@@ -101,17 +101,17 @@ def _fit_diet_abs(encoding: DietAbs, factors: Sequence[PositionFactors]) -> None
             left, right = (torch.cat(list(part), -1)[None] for part in (left / len(left), right))
         for head in range(encoding.head_sets):
             if more:
-                u, v = _extended_factors(left[head], right[head], encoding.dims.max_length, encoding.rank)
+                u, v = _extend_factors(left[head], right[head], encoding.dims.max_length, encoding.rank)
             else:
-                u, v = _truncated(left[head], right[head], encoding.rank)
+                u, v = _truncate(left[head], right[head], encoding.rank)
             rows, rank = u.shape
             encoding.left[number, head].zero_()
             encoding.left[number, head, :rows, :rank] = u.to(encoding.left)
             encoding.right[number, head, :rows, :rank] = v.to(encoding.right)
 
 
-def extended(profile: Diagonals, length: int) -> Any:  # (H, 2 * length - 1)
-    """The profile of offsets from -(length - 1) to length - 1: cut, or continued by the mean of its outermost ones."""
+def extend_profile(profile: Diagonals, length: int) -> Any:  # (H, 2 * length - 1)
+    """Cut the profile to offsets from -(length - 1) to length - 1, or continue it by the mean of its outermost ones."""
     reach = int(profile.offsets[-1])
     ends = np.abs(profile.offsets) > (1 - OUTERMOST) * reach
     mean = profile.mean.copy()
@@ -122,8 +122,8 @@ def extended(profile: Diagonals, length: int) -> Any:  # (H, 2 * length - 1)
     return mean[:, np.clip(offsets, -reach, reach) + reach]
 
 
-def _truncated(left: Tensor, right: Tensor, rank: int) -> tuple[Tensor, Tensor]:  # (L, R) both, to (L, rank) or less
-    """The best factors of a rank of left right^T, without the matrix."""
+def _truncate(left: Tensor, right: Tensor, rank: int) -> tuple[Tensor, Tensor]:  # (L, R) both, to (L, rank) or less
+    """Find the best factors of left right^T of a rank, without making the matrix."""
     q_left, r_left = torch.linalg.qr(left)
     q_right, r_right = torch.linalg.qr(right)
     u, s, vh = torch.linalg.svd(r_left @ r_right.T)
@@ -131,11 +131,11 @@ def _truncated(left: Tensor, right: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     return q_left @ u[:, :rank] * root, q_right @ vh[:rank].T * root
 
 
-def _extended_factors(left: Tensor, right: Tensor, length: int, rank: int) -> tuple[Tensor, Tensor]:
-    """Factors of a longer matrix, which beyond left right^T is the Toeplitz matrix of its profile."""
+def _extend_factors(left: Tensor, right: Tensor, length: int, rank: int) -> tuple[Tensor, Tensor]:
+    """Find factors of a longer matrix, which beyond left right^T is the Toeplitz matrix of its profile."""
     known = left.shape[0]
     profile = diagonals(Product(left[None].numpy(), right[None].numpy()))
-    curve = torch.from_numpy(extended(profile, length)[0])
+    curve = torch.from_numpy(extend_profile(profile, length)[0])
     offset = torch.arange(length)[None, :] - torch.arange(length)[:, None]
     matrix = curve[offset + length - 1]
     matrix[:known, :known] = left @ right.T
