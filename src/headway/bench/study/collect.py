@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import fmean, median
 from typing import Any
 
@@ -36,7 +36,10 @@ def collected(
     cells = _cells(plan, finished)
     return {
         "study": {
-            **{name: getattr(plan, name) for name in ("name", "size", "title", "paper", "notes", "baseline", "seeds")},
+            **{
+                name: getattr(plan, name)
+                for name in ("name", "size", "title", "paper", "notes", "choices", "baseline", "seeds")
+            },
             "command": command,
             **places,
             "collected": time.strftime("%Y-%m-%d %H:%M:%S"),
@@ -69,7 +72,26 @@ def _cells(plan: Plan, finished: Sequence[tuple[Planned, Mapping[str, Any]]]) ->
                 found[row.name, column.name] = mean_cell(parts)
             else:
                 found[row.name, column.name] = cell(plan, row, column, own)
+    for column in plan.columns:
+        if column.relative:
+            found |= _relative(plan, column, found)
     return found
+
+
+def _relative(plan: Plan, column: Column, cells: Cells) -> Cells:
+    """Return a column's cells as differences in percent from the first row of the same recipe, seed by seed."""
+    first = {row.recipe: cells[row.name, column.name].values for row in reversed(plan.rows)}
+    return {
+        (row.name, column.name): replace(
+            own := cells[row.name, column.name],
+            values={
+                seed: 100.0 * (value / first[row.recipe][seed] - 1.0)
+                for seed, value in own.values.items()
+                if seed in first[row.recipe]
+            },
+        )
+        for row in plan.rows
+    }
 
 
 def _shown(plan: Plan, column: Column, cells: Cells) -> dict[str, dict[str, Any]]:

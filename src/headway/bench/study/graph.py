@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
+from headway.bench.data.translation.parallel import split_names
 from headway.bench.study.job import Job
 from headway.bench.study.plan import VOCABULARIES, Plan, Row
 from headway.bench.tasks.finetune import FinetuneConfig, Grid
@@ -50,8 +52,8 @@ def jobs(plan: Plan) -> list[Planned]:
         for row in plan.rows:
             first = _conversion(plan.original, row)
             found += [Planned(job=first, row=row.name), *_tuned(plan, row, first, plan.seeds[0], "")]
-    for task, config in plan.translate.items():
-        found += _translations(plan, task, config)
+    for name, config in plan.translate.items():
+        found += _translations(plan, name, config)
     if any(column.source == "parameters" for column in plan.columns):
         found += [Planned(job=_parameters(row), row=row.name) for row in plan.rows]
     if plan.cost is not None:
@@ -185,12 +187,14 @@ def _finetuning(plan: Plan, row: Row, task: str, first: Job, several: str) -> li
     ]
 
 
-def _translations(plan: Plan, task: str, config: TranslateConfig) -> list[Planned]:
-    """Parallel text once, and every row with every seed."""
+def _translations(plan: Plan, name: str, config: TranslateConfig) -> list[Planned]:
+    """Plan the jobs of a recipe, TASK or TASK/RECIPE: parallel text once, and each of its rows with every seed."""
+    task, _, recipe = name.partition("/")
     settings = {name: value for name, value in plain_settings(config.data).items() if name not in NOT_OF_PAIRS}
-    text = Job(kind="pairs", config=settings, label=f"parallel text: {config.data.source}")
+    files = ", ".join(Path(file).name for file in split_names(config.data.source))
+    text = Job(kind="pairs", config=settings, label=f"parallel text: {files}")
     found = [Planned(job=text)]
-    for row in plan.rows:
+    for row in (row for row in plan.rows if row.recipe == recipe):
         for seed in plan.seeds:
             changes = {**config.model.changes, **row.changes}
             model = replace(config.model, encoding=str(row.position), changes=changes)

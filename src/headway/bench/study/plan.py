@@ -30,6 +30,8 @@ class Row:
         changes: other settings of the model, such as attention="linformer".
         position_rate: what pretraining multiplies the learning rate of the encoding's parameters by.
         published: a paper's figures by the names of columns, in the columns' units.
+        recipe: which of the plan's recipes for translation trains the row, where there are several: those that are
+            named TASK/RECIPE.
     """
 
     name: str
@@ -37,11 +39,15 @@ class Row:
     changes: Mapping[str, Any] = field(default_factory=dict)
     position_rate: float = 1.0
     published: Mapping[str, float] = field(default_factory=dict)
+    recipe: str = ""
 
     def __post_init__(self) -> None:
         choice = EncodingChoice.parse(self.encoding)
         object.__setattr__(self, "encoding", str(replace(choice, segments=choice.segments or "per-head")))
-        EncoderChoice(preset="bert-base", encoding=self.encoding, changes=self.changes)  # raises where they are wrong
+        if "cross" in self.changes:  # raise where names or values are wrong
+            translate.TranslatorChoice(preset="tiny", encoding=str(self.position), changes=self.changes)
+        else:
+            EncoderChoice(preset="bert-base", encoding=self.encoding, changes=self.changes)
 
     @property
     def choice(self) -> EncodingChoice:
@@ -74,6 +80,7 @@ class Column:
         higher: whether more is better.
         chance: what guessing gives, as shown.
         order: whether the answer is in the word order alone, so that a bag of words cannot do better than chance.
+        relative: show the difference in percent from the first row of the same recipe, seed by seed.
     """
 
     name: str
@@ -86,6 +93,7 @@ class Column:
     higher: bool = True
     chance: float | None = None
     order: bool = False
+    relative: bool = False
 
     def __post_init__(self) -> None:
         if self.source not in SOURCES:
@@ -118,7 +126,8 @@ class Plan:
         name, size: say which study an output folder is of.
         paper: whose table this is.
         pretrain, finetune, translate, cost: recipes, for which each row is filled in; those that are not given are not
-            done. `finetune` and `translate` go by the columns' `task`.
+            done. `finetune` and `translate` go by the columns' `task`; TASK/RECIPE of `translate` trains the rows of
+            that `recipe` only.
         seeds: of pretraining and of translation, one job each.
         again: rows that are pretrained with one seed more, which shows what seeds alone change; all else is done with
             the models of `seeds`.
@@ -131,6 +140,7 @@ class Plan:
         analyse: also read what the positions of each pretrained model learned.
         lengths: of text, at which the loss of each pretrained model is measured, as far as it has positions.
         notes: what a reader must know.
+        choices: decisions of ours where the paper is silent or can be read in two ways, each with its reason.
     """
 
     name: str
@@ -153,6 +163,7 @@ class Plan:
     claims: tuple[Claim, ...] = ()
     paper: str = ""
     notes: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _distinct("rows", [row.name for row in self.rows])
@@ -162,6 +173,8 @@ class Plan:
         _known("again", self.again, rows)
         for row in self.rows:
             _known(f"published of {row.name}", row.published, columns)
+            if row.recipe:
+                _known(f"recipe of {row.name}", [row.recipe], {name.partition("/")[2] for name in self.translate})
         for claim in self.claims:
             _known("claims", [*claim.better, *claim.than], rows)
             _known("claims", [claim.column], columns)

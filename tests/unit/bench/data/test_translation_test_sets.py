@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headway.bench.data.translation.parallel import open_parallel
-from headway.bench.data.translation.test_sets import NEWSTEST_SENTENCES, open_test_set, read_test_set
+from headway.bench.data.translation.test_sets import open_test_set, read_test_set
+from headway.bench.data.translation.wmt import NEWSTEST_SENTENCES
 
 
 def write_pair(folder, name, count, *, empty=None):

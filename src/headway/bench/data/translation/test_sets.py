@@ -7,17 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.bench.data.translation.parallel import REMOTE, Pair, ParallelText, open_parallel
-
-# Sentences of WMT's test sets for the language beside English.
-NEWSTEST_SENTENCES: dict[str, dict[str, int]] = {
-    "newstest2012": {"cs": 3003, "de": 3003, "fr": 3003},
-    "newstest2013": {"cs": 3000, "de": 3000, "fr": 3000},
-    "newstest2014": {"cs": 3003, "de": 3003, "fr": 3003},
-    "newstest2015": {"cs": 2656, "de": 2169},
-    "newstest2016": {"cs": 2999, "de": 2999},
-    "newstest2017": {"cs": 3005, "de": 3004},
-    "newstest2018": {"cs": 2983, "de": 2998},
-}
+from headway.bench.data.translation.wmt import NEWSTEST_SENTENCES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -117,7 +117,7 @@ def notes(results: Results) -> list[str]:
     if study["paper"]:
         lines.append(f"Published figures: {study['paper']}.")
     lines += [f"{sign} {said}." for sign, said in legend(results)]
-    return [*lines, *study["notes"]]
+    return [*lines, *study["notes"], *(f"Our choice: {choice}" for choice in study.get("choices", ()))]
 
 
 def _columns(results: Results) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:

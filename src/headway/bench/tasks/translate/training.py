@@ -44,6 +44,7 @@ class Result:
         left_out: number of pairs that were not used, by split and reason.
         seconds: duration of all training steps, without evaluations and checkpoints.
         tokens_per_second: median over the lines of the log.
+        steps_per_second: mean over all training steps.
     """
 
     folder: str
@@ -62,6 +63,7 @@ class Result:
     left_out: dict[str, dict[str, int]] = field(default_factory=dict)
     seconds: float
     tokens_per_second: float
+    steps_per_second: float | None = None  # results from before it was written have none
 
 
 def run(
@@ -173,6 +175,7 @@ def _train(
             scores=scores,
             left_out=count_left_out(data),
             seconds=last["seconds"],
+            steps_per_second=steps / last["seconds"],
             tokens_per_second=median(folder.logged("tokens_per_second")),
         )
         write_json(folder.result_file, asdict(result))
