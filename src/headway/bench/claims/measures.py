@@ -39,18 +39,22 @@ def _pretrain(setting: Setting) -> tuple[str, ...]:
 
 
 def _finetune(kind: str) -> Callable[[Setting], tuple[str, ...]]:
-    task, corpus, data = {
-        "glue": ("TASK", "wiki", "--data GLUE"),
-        "xtreme": ("xnli", "multilingual", "--data mnli=GLUE --dev xnli=XNLI --transfer xnli=XNLI"),
+    xnli = ("xnli", "--data mnli=GLUE --dev xnli=XNLI --transfer xnli=XNLI")
+    squad = ("squad", "--data SQUAD --transfer xquad=XQUAD,mlqa=MLQA,tydiqa=TYDIQA")
+    folder, tasks = {
+        "glue": ("glue_wiki", (("TASK", "--data GLUE"),)),
+        "xtreme": ("xtreme_multilingual", (xnli, squad)),
+        "xnli": ("xtreme_multilingual", (xnli,)),
     }[kind]
 
     def commands(setting: Setting) -> tuple[str, ...]:
         segments = setting.encoding.segments
-        folder = setting.folder + ("" if segments is None else f"-{segments}-segments")
+        name = setting.folder + ("" if segments is None else f"-{segments}-segments")
         start = "" if segments is None else f" --set start.segments={segments}"
-        return (
+        return tuple(
             f"headway finetune {task} --model RUNS/{setting.folder}/model {data}{start} "
-            f"--out results/{kind}_{corpus}/{folder}/{task}",
+            f"--out results/{folder}/{name}/{task}"
+            for task, data in tasks
         )
 
     return commands
@@ -103,7 +107,11 @@ _ALL = (
             commands=_finetune(name),
             tuned=True,
         )
-        for name, words in (("glue", "GLUE score"), ("xtreme", "zero-shot XTREME score"))
+        for name, words in (
+            ("glue", "GLUE score"),
+            ("xtreme", "zero-shot XTREME score"),
+            ("xnli", "zero-shot XNLI accuracy"),
+        )
     ),
     Measure(name="bleu", words="BLEU", higher=True, noise=STATED_NOISE["bleu"], digits=2, commands=_translate),
     Measure(

@@ -67,14 +67,16 @@ def find_pairs(contrast: Contrast, results: Results) -> Paired | Missing:
 
 
 def _fitting(setting: Setting, measure: str, samples: Iterable[Sample]) -> list[Sample]:
+    """Return the samples of a setting; those of the encoding's other name only where there are none of its own."""
     segments = setting.encoding.segments
-    return [
+    found = [
         sample
         for sample in samples
         if sample.measure == measure
         and setting.fits(sample.setting)
         and (segments is None or segments == sample.segments)
     ]
+    return [sample for sample in found if sample.setting.encoding.name == setting.encoding.name] or found
 
 
 def _in_largest_groups(

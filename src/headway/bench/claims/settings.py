@@ -19,6 +19,7 @@ from headway.encodings.scalar_and_diet import AbsScalar, DietAbs
 from headway.models import PRESETS
 from headway.models.translation import TRANSLATION_PRESETS
 
+EARLIER_NAMES = {"rel-scalar": "diet-rel"}  # one encoding under two names: results of either count for both
 PROJECTED = 32  # length to which Chen et al. (2021b), Sec. 4.1, project the keys of GLUE's texts
 
 
@@ -54,7 +55,7 @@ class Setting:
     def fits(self, found: Setting) -> bool:
         """Return whether a result's setting is one that this asks for."""
         asked, other = complete_choice(self.encoding), found.encoding
-        if (asked.name, self.attention) != (other.name, found.attention):
+        if (_latest_name(asked.name), self.attention) != (_latest_name(other.name), found.attention):
             return False
         if self.encoding.sharing is not None and asked.sharing != other.sharing:
             return False
@@ -88,6 +89,10 @@ class Setting:
         for sign, written in (("sharing=", ""), (":", "-"), (",", "-"), ("=", ""), ("+", "-and-")):
             text = text.replace(sign, written)
         return text + ("" if self.attention == "full" else f"-{self.attention}")
+
+
+def _latest_name(name: str) -> str:
+    return EARLIER_NAMES.get(name, name)
 
 
 @cache

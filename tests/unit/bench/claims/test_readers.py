@@ -130,6 +130,14 @@ def test_transfer_is_the_mean_over_languages_and_metrics(tmp_path):
     assert (sample.block, sample.value) == ("xquad", pytest.approx(40.0))
 
 
+def test_xnli_counts_as_xtreme_and_alone(tmp_path):
+    pretraining(tmp_path, "t5", encoding="t5")
+    transfer = {"xnli": {"de": {"score": 9.0, "accuracy": 0.6}, "zh": {"accuracy": 0.4}}}
+    finetuning(tmp_path, "t5", "xnli", [0.8], kind="xtreme", transfer=transfer)
+    found = read_results(tmp_path)
+    assert [s.value for name in ("xtreme", "xnli") for s in of(found, name)] == [pytest.approx(50.0)] * 2
+
+
 def measures(table=None, ranks=None):
     heads = {"r2": [[0.1, 0.2], [0.3, None]], "r2_without_first": [[0.5, 0.6], [0.7, 0.8]]}
     texts = None if ranks is None else {"ranks": {"average": ranks}}
@@ -263,6 +271,7 @@ def test_studies_give_the_seeds_of_their_cells(tmp_path):
         "glue": [("seed 0", 60.0), ("seed 1", 61.0)],
         "loss at 2 x length": [("seed 0", 3.5), ("seed 1", 4.5)],
     }
+    assert [s.segments for s in of(found, "glue")] == ["input"] * 2
     assert {s.rate for s in found.samples} == {10.0} and "bert-small, 7M tokens" in found.samples[0].scale
     assert [s.value for s in of(found, "position rank")] == [5.0, 6.0]
 

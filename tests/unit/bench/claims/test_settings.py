@@ -69,6 +69,13 @@ def test_an_option_that_no_claim_names_is_another_setting():
     assert not Setting.parse("sinusoidal").fits(quiet)
 
 
+def test_an_encoding_with_two_names_counts_under_both():
+    assert ENCODINGS["rel-scalar"].__mro__[1] is ENCODINGS["diet-rel"]
+    assert Setting.parse("rel-scalar:sharing=layer").fits(setting("diet-rel:sharing=layer"))
+    assert Setting.parse("diet-rel").fits(setting("rel-scalar"))
+    assert not Setting.parse("rel-scalar").fits(setting("abs-scalar"))
+
+
 def test_folders_are_named_by_all_that_a_claim_says():
     sides = {
         setting

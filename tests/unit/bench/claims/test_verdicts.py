@@ -122,6 +122,13 @@ def test_bootstrap_over_sentences_counts_where_it_is_wider():
     assert (narrow.judgement.half_width, narrow.judgement.measured, narrow.verdict) == (0.5, False, "supported")
 
 
+def test_results_under_an_earlier_name_count_where_there_are_no_others():
+    numbers = [samples("diet-rel", [82.0]), samples("learned", [80.0])]
+    asked = Contrast(better="rel-scalar", than=B, measure="glue", margin=0.5)
+    assert judge_contrast(asked, results(*numbers)).better == 82.0
+    assert judge_contrast(asked, results(*numbers, samples("rel-scalar", [83.0], block=""))).better == 83.0
+
+
 def test_tasks_that_both_have_are_averaged():
     ours = samples("rope", [80.0, 81.0, 82.0], block="a") + samples("rope", [10.0, 11.0, 12.0], block="b")
     theirs = samples("learned", [70.0, 71.1, 72.0], block="a") + samples("learned", [1.0, 1.0, 1.0], block="c")

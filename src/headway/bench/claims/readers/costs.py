@@ -61,7 +61,7 @@ def _date(path: Path) -> float:
 
 
 def parameters(path: Path) -> Iterator[Sample]:
-    """Yield the parameters of the rows of Chen et al. (2021b), Table 6, in millions."""
+    """Yield the parameters of rows of Chen et al. (2021b), Table 6, in millions; the newest file counts."""
     rows = read_json(path)
     with naming(path):
         for row in rows:
@@ -73,6 +73,8 @@ def parameters(path: Path) -> Iterator[Sample]:
                     value=row[language.lower()] / 1e6,
                     unit="row",
                     segments=EncodingChoice.parse(encoding).segments,
+                    group=path.name,
+                    size=_date(path),
                     scale="the same models, counted",
                     source=str(path),
                 )

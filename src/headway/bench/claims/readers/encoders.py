@@ -154,7 +154,8 @@ def xtreme(folder: Path, run: Pretrained) -> Iterator[Sample]:
                 for data, languages in tuned["transfer"].items():
                     each = [[v for name, v in found.items() if name != "score"] for found in languages.values()]
                     value = 100 * fmean(fmean(metrics) for metrics in each)
-                    yield run.sample("xtreme", value, **_about_sweep(folder, path, run, data, tuned["seed"]))
+                    for measure in ("xtreme", "xnli") if data.startswith("xnli") else ("xtreme",):
+                        yield run.sample(measure, value, **_about_sweep(folder, path, run, data, tuned["seed"]))
 
 
 def _sweep_result(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:

@@ -75,7 +75,9 @@ def _cells(found: Mapping[str, Any], row: Mapping[str, Any], first: Pretrained) 
             elif source == "pretrain" and column["value"] == "evaluation_loss":
                 yield run.sample("loss", value)
             elif source == "finetune" and column["value"].startswith("transfer/"):
-                yield run.sample("xtreme", value, block=column["name"], recipe=recipe, segments=segments)
+                measures = ("xtreme", "xnli") if column["value"].startswith("transfer/xnli/") else ("xtreme",)
+                for measure in measures:
+                    yield run.sample(measure, value, block=column["name"], recipe=recipe, segments=segments)
             elif source == "finetune" and column["task"] not in SINGLE:
                 yield run.sample("glue", value, block=column["name"], recipe=recipe, segments=segments)
             elif source == "finetune":
