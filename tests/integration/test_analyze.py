@@ -129,6 +129,22 @@ def test_the_measures_are_those_of_the_library(bert, tmp_path):
     assert measures(tmp_path / "out")["heads"] == json.loads(json.dumps(wanted.to_json()["heads"]))
 
 
+def test_the_equation_as_written_is_an_option_of_the_fit(bert, tmp_path):
+    from headway.pretrained.analysis import diagonals, fit_tisa, load_model, position_scores, read
+
+    out = tmp_path / "out"
+    run(bert, "--out", out, "--kernels", "2", "--formula", "equation")
+    found = measures(out)["heads"]
+    assert found["formula"] == "equation"
+    profile = diagonals(position_scores(read(load_model(str(bert))), 0, formula="equation"))
+    want = [head[2].r2_matrix for head in fit_tisa(profile, kernels=(2,))]
+    assert found["fits"]["2"]["r2_matrix"][0] == pytest.approx(want, abs=1e-3)
+    assert "as it is written" in (out / "report.html").read_text()
+    assert "--formula equation" in json.loads((out / "config.json").read_text())["command"]
+    assert "formula was equation and is None" in run(bert, "--out", out, "--kernels", "2", status=2)
+    assert "expected one of model, equation" in run(bert, "--out", out / "x", "--formula", "paper", status=2)
+
+
 def test_the_same_analysis_is_not_measured_again(bert, text, tmp_path):
     out, asked = tmp_path / "out", (bert, "--text", text, "--kernels", "1", "--no-figures", "--out", tmp_path / "out")
     run(*asked)

@@ -15,7 +15,7 @@ from headway.cli.options import configured
 from headway.cli.settings import Changes
 from headway.pretrained.analysis.run import AnalyzeConfig, run
 
-SHOWN = ("MODEL=model", "text", "texts", "text_length", "positions", "kernels", "stack", "revision", "seed")
+SHOWN = ("MODEL=model", "text", "texts", "text_length", "positions", "kernels", "stack", "formula", "revision", "seed")
 
 
 @configured(AnalyzeConfig, SHOWN)

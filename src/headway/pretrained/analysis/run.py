@@ -6,14 +6,15 @@ import hashlib
 import random
 import shlex
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from headway.pretrained.analysis.loading import load_model, load_tokenizer
 from headway.pretrained.analysis.measures import Progress, analyze
+from headway.pretrained.analysis.scores import FORMULAS
 from headway.pretrained.analysis.text_measures import SHORTEST, USUAL
-from headway.storage import environment, read_json, write_json
+from headway.storage import OMIT_DEFAULT, environment, plain_settings, read_json, write_json
 
 LETTERS = 6  # of one token, about, with the space: a text is this many times text_length long
 
@@ -30,6 +31,7 @@ class AnalyzeConfig:
         positions: number of positions; all that the model has, or 512 where it has no limit, unless given.
         kernels: numbers of TISA kernels to fit.
         stack: of an encoder-decoder, encoder or decoder.
+        formula: of F_P, model (with the norms and biases of the model) or equation (Eq. 2 of TISA as written).
         revision: of a model on the Hub: a branch, tag or commit.
         seed: seed of the fits and of the choice of pieces.
     """
@@ -41,12 +43,15 @@ class AnalyzeConfig:
     positions: int | None = None
     kernels: tuple[int, ...] = (1, 3, 5)
     stack: str = "encoder"
+    formula: str = field(default="model", metadata=OMIT_DEFAULT)
     revision: str | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
         if not self.kernels:
             raise ValueError("kernels: expected at least one number, got none.")
+        if self.formula not in FORMULAS:
+            raise ValueError(f"formula: expected one of {', '.join(FORMULAS)}, got {self.formula!r}.")
         if self.texts < 1:
             raise ValueError(f"texts: expected at least 1, got {self.texts}.")
         if self.text_length is not None and self.text_length < SHORTEST:
@@ -58,11 +63,12 @@ class AnalyzeConfig:
         text_hash = None if self.text is None else file_hash(Path(self.text))
         texts = None if self.text is None else self.texts
         kernels = sorted(set(self.kernels))
-        return {**asdict(self), "weights": weights, "text_hash": text_hash, "texts": texts, "kernels": kernels}
+        return {**plain_settings(self), "weights": weights, "text_hash": text_hash, "texts": texts, "kernels": kernels}
 
     def command(self, out: Path) -> str:
         """Return what to type to do this again."""
-        options: dict[str, Any] = {"text": self.text, "stack": self.stack, "seed": self.seed}
+        options: dict[str, Any] = {"text": self.text, "stack": self.stack}
+        options |= {"formula": None if self.formula == "model" else self.formula, "seed": self.seed}
         if self.text is not None:
             options |= {"texts": self.texts, "text-length": self.text_length}
         options |= {"positions": self.positions, "kernels": ",".join(map(str, sorted(set(self.kernels))))}
@@ -95,6 +101,7 @@ def run(config: AnalyzeConfig, out: str | Path, *, progress: Progress = lambda d
         texts,
         config.positions,
         stack=config.stack,
+        formula=config.formula,
         kernels=record["kernels"],
         text_length=config.text_length,
         seed=config.seed,

@@ -101,10 +101,16 @@ def _seam(measures: dict[str, Any]) -> str:
 
 def _heads(measures: dict[str, Any]) -> str:
     r2 = np.array(measures["heads"]["r2"])
+    by = ", by Eq. (2) of Wennberg and Henter (2021) as it is written," if _is_equation(measures) else ""
     return (
-        f"The position scores F_P of {(r2 >= GOOD).sum()} of the {r2.size} heads depend almost entirely on the offset "
-        f"(Toeplitz R² ≥ {GOOD}); the median over heads is {number(float(np.median(r2)))}."
+        f"The position scores F_P{by} of {(r2 >= GOOD).sum()} of the {r2.size} heads depend almost entirely on the "
+        f"offset (Toeplitz R² ≥ {GOOD}); the median over heads is {number(float(np.median(r2)))}."
     )
+
+
+def _is_equation(measures: dict[str, Any]) -> bool:
+    """Return whether F_P is Eq. (2) as written; older analyses, which do not say so, have norms and biases."""
+    return bool(measures["heads"].get("formula") == "equation")
 
 
 def _fits(measures: dict[str, Any]) -> str:
