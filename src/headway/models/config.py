@@ -11,10 +11,12 @@ from typing import Any, ClassVar, Self
 import torch
 from transformers import PreTrainedConfig
 
+from headway.bias import Toeplitz
 from headway.encodings import ENCODINGS, DietAbs, Dimensions, Encoding, EncodingChoice, option_names, parts_of
 from headway.encodings.choice import OLD_FIELDS, with_one_encoding
 
-ATTENTIONS = ("full", "linformer")
+ATTENTIONS = ("full", "local", "linformer", "performer", "synthesizer")
+OF_ATTENTION = {"window": "local", "projected_length": "linformer", "num_features": "performer"}
 PROJECTION_SHARINGS = ("none", "head", "key-value", "layer")
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 
@@ -45,9 +47,15 @@ class EncoderConfig(HeadwayConfig):
         type_vocab_size: number of segments.
         encoding: the encoding with its options, such as "diet-abs:rank=64,sharing=layer,segments=per-head". Segments
             that it does not name are those of BERT, segments=input.
-        attention: full, or linformer, which projects keys and values to `projected_length` along the length;
-            projections are initialised for texts of `max_position_embeddings`.
+        attention: full; local, where each query sees keys at most `window` away; linformer, whose keys and values are
+            projected to `projected_length` along the length; performer, whose weights are products of `num_features`
+            random features; or synthesizer, which has no q and k, so that scores are the encoding's alone.
+        window: of local attention, to either side.
+        projected_length: of linformer; projections are initialised for texts of `max_position_embeddings`.
         projection_sharing: none, head (all heads of a layer), key-value (those, and keys with values) or layer (all).
+        num_features: of performer; more approximate exp(q k^T) better.
+        normalised_features: whether performer divides q and k by their length, which makes training stable (Luo et al.
+            2021); otherwise it approximates the usual weights.
         initializer_range: of words, projections and heads; encodings draw their own (their option init_std).
         classifier_dropout: before the classification head; hidden_dropout_prob unless given.
     """
@@ -63,8 +71,11 @@ class EncoderConfig(HeadwayConfig):
     type_vocab_size: int = 2
     encoding: str = "learned:segments=input"
     attention: str = "full"
+    window: int | None = None
     projected_length: int | None = None
     projection_sharing: str = "key-value"
+    num_features: int | None = None
+    normalised_features: bool = True
     hidden_dropout_prob: float = 0.1
     attention_probs_dropout_prob: float = 0.1
     classifier_dropout: float | None = None
@@ -110,9 +121,13 @@ class EncoderConfig(HeadwayConfig):
             max_length=self.max_position_embeddings,
         )
         position, segments = choice.build_apart(dims, num_segments=self.type_vocab_size)
-        if self.attention == "linformer":
-            _check_linformer([*parts_of(position), *parts_of(segments)])
+        _check_encodings(self.attention, [*parts_of(position), *parts_of(segments)])
         return position, segments
+
+    @property
+    def pair_segments(self) -> str:
+        """How pairs of texts take segments unless somebody chooses: per-head, where attention has a bias for them."""
+        return "input" if self.attention in ("linformer", "performer") else "per-head"
 
     def _check_sizes(self) -> None:
         for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
@@ -139,18 +154,26 @@ class EncoderConfig(HeadwayConfig):
                 f"projection_sharing: expected one of {', '.join(PROJECTION_SHARINGS)}, "
                 f"got {self.projection_sharing!r}."
             )
-        if self.attention == "full":
-            if self.projected_length is not None:
+        most = {**dict.fromkeys(OF_ATTENTION, 1 << 30), "projected_length": self.max_position_embeddings}
+        for name, attention in OF_ATTENTION.items():
+            value = getattr(self, name)
+            if self.attention != attention:
+                if value is not None:
+                    raise ValueError(
+                        f"{name}: expected None with attention={self.attention!r}, got {value!r}. It is a setting of "
+                        f"attention={attention!r}."
+                    )
+            elif not (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most[name]):
                 raise ValueError(
-                    f"projected_length: expected None with attention='full', got {self.projected_length}. "
-                    f"Set attention='linformer' to project keys and values."
+                    f"{name}: expected 1 to {most[name]:,} (max_position_embeddings) with attention={attention!r}, "
+                    f"got {value!r}. Chen et al. (2021b) use 32."
+                    if name == "projected_length"
+                    else f"{name}: expected a whole number of at least 1 with attention={attention!r}, got {value!r}."
                 )
-            return
-        length = self.projected_length
-        if not (isinstance(length, int) and 1 <= length <= self.max_position_embeddings):
+        if self.attention == "performer" and self.attention_probs_dropout_prob:
             raise ValueError(
-                f"projected_length: expected 1 to {self.max_position_embeddings} (max_position_embeddings) with "
-                f"attention='linformer', got {length!r}. Chen et al. (2021b) use 32."
+                f"attention_probs_dropout_prob: expected 0 with attention='performer', which computes no weights that "
+                f"could be dropped, got {self.attention_probs_dropout_prob}."
             )
 
 
@@ -198,7 +221,8 @@ FIXED: dict[str, Any] = {  # settings of other libraries' models that ours do no
     "add_cross_attention": False,
 }
 OF_ONE_MODEL = (  # settings that only encoders or only translation models have
-    "attention", "projected_length", "projection_sharing", "classifier_dropout", "type_vocab_size",
+    "attention", "window", "projected_length", "projection_sharing", "num_features", "normalised_features",
+    "classifier_dropout", "type_vocab_size",
     "encoder_layers", "decoder_layers", "cross", "norm", "activation_dropout_prob", "label_smoothing",
 )  # fmt: skip
 
@@ -238,11 +262,37 @@ def check_settings(kind: type[PreTrainedConfig], names: Iterable[str]) -> None:
         raise ValueError(f"{unknown[0]}: no such setting. Expected some of {', '.join(known)}.")
 
 
-def _check_linformer(parts: list[Encoding]) -> None:
+def _check_encodings(attention: str, parts: list[Encoding]) -> None:
+    """Raise NotImplementedError for an encoding that a kind of attention cannot take."""
     for part in parts:
-        if not isinstance(part, DietAbs) and set(part.places) - {"input"}:
+        acts = f"{part.name} ({' and '.join(part.places)})"
+        if attention == "linformer" and not isinstance(part, DietAbs) and set(part.places) - {"input"}:
             raise NotImplementedError(
-                f"attention: linformer's keys are mixtures of all positions, on which {part.name} "
-                f"({' and '.join(part.places)}) is not defined. Use an encoding of the input (learned, sinusoidal, "
-                f"none), diet-abs, and segments=input or none; or attention='full'."
+                f"attention: linformer's keys are mixtures of all positions, on which {acts} is not defined. Use an "
+                f"encoding of the input (learned, sinusoidal, none), diet-abs, and segments=input or none; or "
+                f"attention='full'."
             )
+        if attention == "performer" and not (set(part.places) <= {"input", "queries and keys"} or _is_toeplitz(part)):
+            raise NotImplementedError(
+                f"attention: performer multiplies its weights by a number for each offset, which {acts} is not. Use an "
+                f"encoding of the input, rope, or one that yields a Toeplitz bias (t5, tisa, alibi, diet-rel, "
+                f"rel-scalar), and segments=input or none; or attention='full'."
+            )
+        if attention == "synthesizer" and (part.meets_query or "queries and keys" in part.places):
+            raise NotImplementedError(
+                f"attention: synthesizer has no q and k for {acts} to act on. Use an encoding that adds numbers to the "
+                f"scores (synthesizer, diet-abs, diet-rel, t5, tisa, alibi), or attention='full'."
+            )
+    if attention == "synthesizer" and not any("scores" in part.places for part in parts):
+        raise ValueError(
+            "attention: synthesizer has no scores but those of the encoding, and this one adds none. Use synthesizer, "
+            "diet-abs, diet-rel, t5, tisa or alibi, alone or beside it."
+        )
+
+
+def _is_toeplitz(part: Encoding) -> bool:
+    """Return whether an encoding does nothing but add a Toeplitz bias to the scores."""
+    if part.places != ("scores",) or part.meets_query or part.takes_segments:
+        return False
+    bias = part._bias(0, 1, 1, 0, None, None)
+    return bias is None or all(isinstance(term, Toeplitz) for term in bias.terms)

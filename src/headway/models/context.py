@@ -13,6 +13,9 @@ from headway.attention.request import checked
 from headway.bias import Bias, ValueBias
 from headway.encodings import Encoding
 from headway.encodings.together import embed_all, rotate_all, sum_biases, sum_value_biases
+from headway.models.local import local_attention, within
+from headway.models.padding import keep_mask
+from headway.models.performer import RandomFeatures, kernel_weights, kernelised_attention
 from headway.running import autocast_dtype
 
 
@@ -34,6 +37,8 @@ class ForwardContext:
         documents: Tensor | None = None,  # (B, L)
         lengths: Tensor | None = None,  # (B,)
         mask: Tensor | None = None,  # (B, H|1, Lq|1, Lk) boolean
+        window: int | None = None,  # how far each query sees, to either side
+        features: RandomFeatures | None = None,  # of kernelised attention
         x: Tensor | None = None,  # (B, L, E), if q, k and v of all layers have its length, dtype and device
         heads: tuple[int, int] | None = None,  # H and D
     ) -> None:
@@ -42,9 +47,11 @@ class ForwardContext:
         self.q_len, self.k_len, self.q_start = q_len, k_len, q_start
         self.segments, self.documents = segments, documents
         self.lengths, self.mask = lengths, mask
+        self.window, self.features = window, features
         self.shared_bias = self._sum([part for part in encodings if part.layer_sets == 1], 0)
         self.own = [part for part in encodings if part.layer_sets > 1]
         alone = mask is None and documents is None and not any("scores" in part.places for part in self.own)
+        alone = alone and window is None and features is None
         if x is not None and heads is not None and alone and self.value_bias(0) is None:
             dtype = autocast_dtype(x.device.type) or x.dtype
             (count, width), device = heads, x.device
@@ -90,11 +97,29 @@ class ForwardContext:
             "scale": self.scale,
             "dropout": dropout,
         }
+        if self.features is not None:
+            return self._attend_by_features(q, k, v, layer, arguments["bias"], output_attentions)
+        if self.window is not None:
+            del arguments["causal"]
+            if not output_attentions:
+                return local_attention(q, k, v, self.window, **arguments), None
+            near = within(self.window, self.q_len, self.k_len, 0, q.device)
+            arguments |= {"mask": near if self.mask is None else near & self.mask, "causal": False}
         if output_attentions:
             return weighted(checked(q, k, v, **arguments))
         if qkv is not None:
             return self_attention(qkv, **arguments), None
         return attention(q, k, v, **arguments), None
+
+    def _attend_by_features(
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, bias: Bias | None, output_attentions: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        assert self.features is not None
+        keep = keep_mask(self.lengths, self.mask, self.k_len)
+        weights = None
+        if output_attentions:
+            weights = kernel_weights(q, k, self.features, layer, bias=bias, keep=keep)
+        return kernelised_attention(q, k, v, self.features, layer, bias=bias, keep=keep), weights
 
     def bias(self, layer: int) -> Bias | None:
         """Return the bias of a layer's scores, or None."""

@@ -15,6 +15,7 @@ from headway.models.context import ForwardContext
 from headway.models.layers import EncoderLayer, LengthProjection, Pooler
 from headway.models.norm import LayerNorm
 from headway.models.padding import lengths_or_mask
+from headway.models.performer import RandomFeatures
 from headway.models.pretrained import HeadwayPreTrainedModel
 from headway.running import may_read
 
@@ -26,7 +27,7 @@ class EncoderPreTrainedModel(HeadwayPreTrainedModel):
     config: EncoderConfig
     base_model_prefix = "encoder"
     _no_split_modules: ClassVar[list[str]] = ["EncoderLayer"]
-    _resettable: ClassVar[tuple[type[nn.Module], ...]] = (Encoding, LengthProjection)
+    _resettable: ClassVar[tuple[type[nn.Module], ...]] = (Encoding, LengthProjection, RandomFeatures)
     # Loading a model for another task drops its head; any other tensor without a place in the model is an error.
     _keys_to_ignore_on_load_unexpected: ClassVar[set[str]] = {
         r"^prediction\.",
@@ -49,6 +50,16 @@ class EncoderModel(EncoderPreTrainedModel):
         self.norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.projection = LengthProjection(config) if config.attention == "linformer" else None
+        self.features = None
+        if config.attention == "performer":
+            assert config.num_features is not None  # checked by the configuration
+            self.features = RandomFeatures(
+                config.num_hidden_layers,
+                config.num_attention_heads,
+                config.num_features,
+                config.head_dim,
+                config.normalised_features,
+            )
         self.layers = nn.ModuleList(EncoderLayer(config, index) for index in range(config.num_hidden_layers))
         self.pooler = Pooler(config) if add_pooling_layer else None
         self.post_init()
@@ -122,23 +133,25 @@ class EncoderModel(EncoderPreTrainedModel):
                 continue
             if ids.dim() != 2 or ids.shape[1] != length or (ids.shape[0] != 1 and ids.shape[0] != batch):
                 raise ValueError(f"{name}: expected {(batch, length)} (from the input), got {tuple(ids.shape)}.")
-        if self.projection is not None and documents is not None:
+        if documents is not None and (self.projection is not None or self.features is not None):
             raise NotImplementedError(
-                "documents: linformer mixes all keys of a row, so that packed texts would attend to one another. "
-                "Pad each text to a row of its own, or use attention='full'."
+                f"documents: {self.config.attention} sums over all keys of a row, so that packed texts would attend to "
+                f"one another. Pad each text to a row of its own, or use attention='full'."
             )
         lengths, mask = lengths_or_mask(attention_mask, lengths, (batch, length))
         if self.segments is None:
             _check_no_segments(token_type_ids)
         return ForwardContext(
             [*parts_of(self.encoding), *([] if self.segments is None else [self.segments])],
-            scale=self.encoding.scale,
+            scale=0.0 if self.config.attention == "synthesizer" else self.encoding.scale,
             q_len=length,
             k_len=length if self.projection is None else self.projection.matrix.shape[-2],
             segments=None if self.segments is None else token_type_ids,
             documents=documents,
             lengths=lengths,
             mask=mask,
+            window=self.config.window,
+            features=self.features,
             x=x,
             heads=(self.config.num_attention_heads, self.config.head_dim),
         )

@@ -40,20 +40,31 @@ class EncoderLayer(GradientCheckpointingLayer):  # type: ignore[misc]
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention; the encoding may rotate q and k, and add to scores and values."""
+    """Multi-head self-attention; the encoding may rotate q and k, and add to scores and values.
+
+    With attention="synthesizer" there are no q and k, and the scores are the encoding's alone (Tay et al. 2021).
+    """
 
     def __init__(self, config: EncoderConfig, index: int) -> None:
         super().__init__()
         self.index = index
         self.heads = (config.num_attention_heads, config.head_dim)
         self.dropout = config.attention_probs_dropout_prob
-        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
+        self.has_queries = config.attention != "synthesizer"
+        if self.has_queries:
+            self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
+        else:
+            self.v = nn.Linear(config.hidden_size, config.hidden_size)
         self.output = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(
         self, x: Tensor, context: ForwardContext, projection: LengthProjection | None, output_attentions: bool
     ) -> tuple[Tensor, Tensor | None]:
-        q, k, v, qkv = context.split_and_rotate(self.qkv(x).unflatten(-1, (3, *self.heads)), self.index)
+        if self.has_queries:
+            q, k, v, qkv = context.split_and_rotate(self.qkv(x).unflatten(-1, (3, *self.heads)), self.index)
+        else:
+            v, qkv = self.v(x).unflatten(-1, self.heads).transpose(1, 2), None
+            q = k = v.detach()  # their product is multiplied by a scale of 0
         if projection is not None:  # the projected keys leave out padding, so that attention needs no mask
             k, v = projection(k, v, self.index, keep_mask(context.lengths, context.mask, context.q_len))
         mixed, weights = context.attend(

@@ -64,7 +64,7 @@ def keep_mask(
         return None
     if mask.shape[1] != 1 or mask.shape[2] != 1:
         raise NotImplementedError(
-            f"attention_mask: linformer mixes keys before any query sees them, so that a mask cannot differ between "
+            f"attention_mask: here keys are summed before any query sees them, so that a mask cannot differ between "
             f"queries or heads; got {tuple(mask.shape)}. Pass (B, L), or use attention='full'."
         )
     return mask[:, 0, 0]

@@ -50,21 +50,29 @@ def product(*sizes: int) -> Flops:
 def encoder_flops(config: EncoderConfig, batch: int, length: int) -> Flops:
     """Count the encoder without its head, by the formulas as written.
 
-    What a kernel computes twice to save memory does not count.
+    What a kernel computes twice to save memory does not count, and neither do Fourier transforms (performer).
     """
     layers, width, tokens = config.num_hidden_layers, config.hidden_size, batch * length
-    total = product(layers, tokens, width, 4 * width + 2 * config.intermediate_size)
-    keys = length
+    projections = 2 if config.attention == "synthesizer" else 4  # of q, k, v and the output
+    total = product(layers, tokens, width, projections * width + 2 * config.intermediate_size)
+    keys, seen = length, length  # of a sequence, and of each query
     if config.attention == "linformer":
         assert config.projected_length is not None
-        keys = config.projected_length
+        keys = seen = config.projected_length
         total += product(2, layers, batch, keys, length, width)
-    total += product(2, layers, tokens, keys, width)  # scores, and sums of values
+    elif config.attention == "local":
+        assert config.window is not None
+        seen = min(length, 2 * config.window + 1)
+    if config.attention == "performer":
+        assert config.num_features is not None
+        total += product(4, layers, tokens, config.num_features, width)  # of q and k, of keys with values, of all
+    else:
+        total += product(1 if config.attention == "synthesizer" else 2, layers, tokens, seen, width)  # scores, values
     with torch.device("meta"):
         built = config.build()
     for whole in built:
         for part in parts_of(whole) if whole is not None else ():
-            total += _encoding_flops(part, layers, batch, length, keys)
+            total += _encoding_flops(part, layers, batch, length, keys, seen)
     return total
 
 
@@ -73,14 +81,14 @@ def head_flops(config: EncoderConfig, positions: int) -> Flops:
     return product(positions, config.hidden_size, config.hidden_size + config.vocab_size)
 
 
-def _encoding_flops(encoding: Encoding, layers: int, batch: int, length: int, keys: int) -> Flops:
+def _encoding_flops(encoding: Encoding, layers: int, batch: int, length: int, keys: int, seen: int) -> Flops:
     total = Flops()
     for layer in range(layers):
         if layer == 0 or encoding.layer_sets > 1:
             total += _bias_flops(encoding, layer, length, keys)
         for structured in (encoding.bias(layer, length, keys), encoding.value_bias(layer, length, keys)):
             for term in () if structured is None else structured.terms:
-                total += _term_flops(term, batch, encoding.dims.num_heads, length, keys)
+                total += _term_flops(term, batch, encoding.dims.num_heads, length, seen)
     return total
 
 

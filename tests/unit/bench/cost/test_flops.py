@@ -67,6 +67,24 @@ def test_linformer():
     assert (encoder + head_flops(config, words.columns.numel())).training == training
 
 
+def test_other_kinds_of_attention():
+    """By their formulas: what their kernels compute beyond these, such as keys outside the window, does not count."""
+    full = preset("tiny", encoding="diet-rel")
+    width, layers = full.hidden_size, full.num_hidden_layers
+    products = 2 * layers * B * L * L * width  # of scores, or of sums over values
+
+    def count(**settings):
+        return encoder_flops(preset("tiny", encoding="diet-rel", **settings), B, L).inference
+
+    assert count() - count(attention="local", window=4) == 2 * products * (L - 9) // L
+    assert count(attention="local", window=L) == count()
+    assert count() - count(attention="synthesizer") == products + 2 * layers * B * L * 2 * width * width
+    config = preset("tiny", encoding="none", attention="performer", num_features=16, attention_probs_dropout_prob=0.0)
+    words = MaskedBatch.random(B, L, config.vocab_size, seed=0, device="cpu")
+    forward, _ = counted(EncoderForMaskedLM(config), words.inputs(segments=False), words.masked_labels())
+    assert encoder_flops(config, B, L).inference == pytest.approx(forward, rel=0.01)  # and a column of ones
+
+
 def test_counting_needs_no_gradients_of_the_caller():
     config = preset("tiny", encoding="tupe-rel")
     with torch.no_grad():

@@ -173,7 +173,7 @@ def _about_sweep(folder: Path, path: Path, run: Pretrained, block: str, seed: An
         config = record["config"]
         grid = {"rates": config["grid"]["rates"], "limit": config["data"]["limit"]}
         grid |= {name: value for name, value in config["protocol"].items() if name not in FREE_OF_FINETUNING}
-        default = "input" if run.setting.attention == "linformer" else "per-head"
+        default = "input" if run.setting.attention in ("linformer", "performer") else "per-head"
         return {
             "unit": f"seed {run.seed}.{seed}",
             "block": block,

@@ -23,8 +23,8 @@ class Start:
         model: folder or Hub name of one of ours, or of any encoder of transformers.
         tokenizer: folder or Hub name; the model's own unless given.
         segments: for pairs, how one of our encoders takes segments (Chen et al. 2021b, App. A). None leaves a model
-            that has them as it is and gives one that has none per-head segments (at the input with linformer). Tasks of
-            single texts always keep the model as it is.
+            that has them as it is, and gives one that has none per-head segments (at the input with linformer and
+            performer). Tasks of single texts always keep the model as it is.
         segment_sharing: none, head or layer, of per-head segments that are given here (see `EncodingChoice`), or
             positions, to share as the model's positions do. None is none: a table for each head and layer.
     """

@@ -157,7 +157,7 @@ def _segments(start: Start, task: TaskSpec) -> dict[str, Any]:
         return {}
     if start.segments is None and settings.choice.segments != "none":
         return {}
-    segments = start.segments or ("input" if settings.attention == "linformer" else "per-head")
+    segments = start.segments or settings.pair_segments
     sharing = start.segment_sharing or settings.choice.segment_sharing if segments == "per-head" else None
     sharing = settings.choice.sharing if sharing == "positions" else sharing
     return {"encoding": str(settings.choice.with_segments(segments, sharing))}
@@ -179,7 +179,7 @@ def _check_words(settings: Any, tokenizer: Any) -> None:
 
 
 def _positions(settings: Any) -> int:
-    if isinstance(settings, EncoderConfig) and settings.attention == "full" and settings.build()[0].extends:
+    if isinstance(settings, EncoderConfig) and settings.attention != "linformer" and settings.build()[0].extends:
         return 1 << 30
     return getattr(settings, "max_position_embeddings", None) or 1 << 30
 
