@@ -12,6 +12,7 @@ import pytest
 
 from headway.bench.cost import CostConfig
 from headway.bench.data.transfer.tasks import TaskData, find_task
+from headway.bench.data.translation.wmt import NEWSTEST_SENTENCES, TRAINING
 from headway.bench.study.graph import jobs
 from headway.bench.study.plan import Column, Plan, Row
 from headway.bench.study.plans import PLANS, find_plan
@@ -37,9 +38,16 @@ def data(tmp_path_factory):
         (root / "corpus" / f"{language}-text.txt").write_text("one two three\n")
     for part in ("glue", "translation", *(f"xtreme/{name}" for name in ("xnli", "squad", *QUESTIONS))):
         (root / part).mkdir(parents=True)
-    for split in ("train", "dev"):
-        for language in ("en", "de", "cs", "fr"):
+    for split in ("train", "dev", "test"):
+        for language in ("en", "de"):
             (root / "translation" / f"{split}.{language}").write_text("one\n")
+    for corpora in TRAINING.values():
+        for language, names in corpora.items():
+            for name in (*names, *NEWSTEST_SENTENCES):
+                for side in (language, "en"):
+                    path = root / "translation" / f"{language}-en" / f"{name}.{side}"
+                    path.parent.mkdir(exist_ok=True)
+                    path.write_text("one\n")
     tydiqa(root, "dev", "en", "three")
     return str(root)
 
@@ -98,7 +106,7 @@ def test_a_plan_says_what_its_folder_must_have(data, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"expected corpus/, glue/ in .*, got no glue"):
         find_plan("glue", "gpu", str(tmp_path))
     (tmp_path / "translation").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"one sentence a line in .*train\.en, got no such file"):
+    with pytest.raises(FileNotFoundError, match=r"one sentence a line in .*train\.en, .*; there is no such file"):
         find_plan("translation", "gpu", str(tmp_path))
 
 
