@@ -8,16 +8,24 @@ from typing import Annotated
 
 import typer
 
+from headway.cli.errors import exit_with_message
 
+
+@exit_with_message()
 def claims(
-    claim: Annotated[str | None, typer.Argument(help="Show one in full, by its key in the table.")] = None,
+    claim: Annotated[
+        str | None, typer.Argument(metavar="CLAIM", help="Show one claim in full, by its key in the table.")
+    ] = None,
     results: Annotated[str, typer.Option(help="Folder of results.")] = "results",
     only: Annotated[
-        str | None, typer.Option(help="supported, 'not seen', contradicted or 'not tested'; several with commas.")
+        str | None,
+        typer.Option(
+            help="Show claims of these verdicts: supported, not-seen, contradicted, not-tested; several with commas."
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="A table for a page.")] = False,
-    rule: Annotated[bool, typer.Option("--rule", help="Say how verdicts are reached, and stop.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON in place of a table.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a table in Markdown.")] = False,
+    rule: Annotated[bool, typer.Option("--rule", help="Say how verdicts are reached, and exit.")] = False,
 ) -> None:
     """Print the ledger: claims of the four papers, their numbers, ours, the interval, and a verdict.
 
@@ -38,15 +46,12 @@ def claims(
     if rule:
         typer.echo((judge.__doc__ or "").strip())
         return
-    try:
-        entries, found = ledger(Path(results))
-        if claim is not None:
-            entries = [find_entry(claim, entries)]
-        if only is not None:
-            wanted = _verdicts(only)
-            entries = [each for each in entries if each.verdict in wanted]
-    except (ValueError, FileNotFoundError) as error:
-        raise typer.BadParameter(str(error)) from None
+    entries, found = ledger(Path(results))
+    if claim is not None:
+        entries = [find_entry(claim, entries)]
+    if only is not None:
+        wanted = _verdicts(only)
+        entries = [each for each in entries if each.verdict in wanted]
     if as_json:
         typer.echo(json.dumps(to_json(entries, found), indent=2, ensure_ascii=False, allow_nan=False))
     elif as_markdown:
@@ -58,6 +63,7 @@ def claims(
 
 
 def _verdicts(text: str) -> set[str]:
+    """Read verdicts from a list with commas."""
     from headway.bench.judge import WORST_FIRST
 
     wanted = {part.strip().replace("-", " ") for part in text.split(",")}

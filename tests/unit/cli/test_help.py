@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -23,6 +24,14 @@ def render(*arguments: str) -> str:
     return done.stdout
 
 
+def find_command(*names: str) -> Any:
+    command, context = get_command(app), None
+    for name in names:
+        context = command.make_context(name, [name], parent=context, resilient_parsing=True)
+        command = command.get_command(context, name)
+    return command
+
+
 def examples(*names: str) -> Iterator[str]:
     """The commands below "Examples:", those over several lines joined."""
     _, _, text = render(*names, "--help").partition("Examples:\n")
@@ -39,16 +48,21 @@ def parse(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("names", [(), ("translate",), *NAMES], ids=" ".join)
-def test_help_fits_80_columns(names):
+def test_help_fits_80_columns_and_describes_every_option(names):
     text = render(*names, "--help")
     assert not [line for line in text.splitlines() if len(line) > WIDTH]
     assert "…" not in text
+    for option in find_command(*names).params:
+        assert getattr(option, "help", None), f"{' '.join(names)}: {option.name} has no description"
 
 
 @pytest.mark.parametrize("names", [names for names in NAMES if "--help-all" in render(*names, "--help")], ids=" ".join)
-def test_all_settings_fit_80_columns(names):
+def test_all_settings_fit_80_columns_and_are_described(names):
     text = render(*names, *NEEDED.get(names[-1], []), "--help-all")
     assert not [line for line in text.splitlines() if len(line) > WIDTH]
+    for entry in re.split(r"\n(?=[a-z])", text.split("\n\n", 1)[1]):
+        setting, *description = entry.split()
+        assert description and not description[0].startswith("[default"), f"{setting} has no description"
 
 
 @pytest.mark.parametrize("names", NAMES, ids=" ".join)
