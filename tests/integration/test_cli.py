@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
+from headway.cli import app
 from headway.cli.errors import exit_with_message
+
+ROOT = Path(__file__).parents[2]
 
 
 def headway(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -74,3 +81,41 @@ def test_numbers_that_broke_end_a_command_without_a_traceback(capsys):
         raise FloatingPointError("scores: expected numbers, got NaN.")
     assert ended.value.exit_code == 1
     assert capsys.readouterr().err == "headway: scores: expected numbers, got NaN.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "headers"),
+    [
+        (["list"], ["encoding", "acts on", "sharing", "extends", "parameters", "paper"]),
+        (["list", "--parameters"], ["model", "English", "multilingual"]),
+        (["study", "--list"], ["plan", "what it compares"]),
+        (["claims"], ["claim", "the paper, and ours"]),
+        (["report", "STUDY"], ["Loss", "Masked words", "SST-2"]),
+    ],
+    ids=lambda each: " ".join(each) if len(each) < 3 else "",
+)
+def test_tables_fit_80_columns_with_whole_headers(arguments, headers, tmp_path, monkeypatch):
+    shutil.copy(ROOT / "results" / "studies" / "encodings" / "results.json", tmp_path)
+    monkeypatch.chdir(ROOT)
+    arguments = [str(tmp_path) if each == "STUDY" else each for each in arguments]
+    done = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
+    assert done.exit_code == 0, done.output
+    table = [line for line in done.stdout.splitlines() if not line.startswith(("supported", "wrote", "not ", "contra"))]
+    assert not [line for line in table if len(line) > 80]
+    assert "…" not in done.stdout
+    for header in headers:
+        assert header in done.stdout
+
+
+def test_output_that_nobody_reads_ends_quietly():
+    """As in `headway list | head -1`: the reader is gone before the table is written."""
+    command = f"{shlex.quote(sys.executable)} -m headway list --json | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode in (0, 1) and done.stderr == ""
+
+
+def test_ctrl_c_ends_a_command_with_a_message_and_status_130(capsys):
+    with pytest.raises(typer.Exit) as ended, exit_with_message(when_stopped="stopped; go on with --resume"):
+        raise KeyboardInterrupt
+    assert ended.value.exit_code == 130
+    assert capsys.readouterr().err == "\nstopped; go on with --resume\n"
