@@ -23,20 +23,23 @@ class CostConfig:
     """One comparison. Settings that are None depend on the machine; `resolved` fills them in.
 
     Args:
-        encodings: rows of the table, such as "diet-abs:rank=64,sharing=layer"; "transformers" is transformers'
-            BertForMaskedLM, with options of `TheirSettings`. The baseline is added where missing.
-        models: presets; by default bert-base on a GPU, tiny on a CPU.
-        batch: sequences in a step; by default as many as have 32,768 tokens on a GPU, 1,024 on a CPU.
-        baseline: the row over which ratios are given.
+        encodings: rows of the table, such as diet-abs:rank=64,sharing=layer; transformers is BertForMaskedLM of that
+            library, with options of `TheirSettings`. The baseline is added where missing.
+        models: presets of models; by default bert-base on a GPU, tiny on a CPU.
+        lengths: numbers of tokens of a sequence.
+        batch: number of sequences in a step; by default as many as have 32,768 tokens on a GPU, 1,024 on a CPU.
+        modes: what is timed: training, inference, or both.
+        baseline: row over which ratios are given.
+        device: auto, cpu, cuda or cuda:N.
         bf16, compile: autocast to bfloat16, and torch.compile; by default on a GPU only.
         graphs: replay steps as CUDA graphs, as our training does, so that the host's launches take no time; by default
             on a GPU only.
-        dropout: of hidden states and of attention weights, in training.
-        segments: where segments enter, for rows that do not say.
-        rounds: how often each row is timed; in a round every row takes its turn.
-        minutes: after these no further round begins, and rows that are not ready by then are left out.
-        together: how many rows prepare at the same time; on a GPU that is mostly compiling.
-        seed: of weights and words.
+        dropout: probability of dropout of hidden states and of attention weights, in training.
+        segments: place where segments enter (none, input or per-head), for rows that do not say.
+        rounds: number of times that each row is timed; in a round every row takes its turn.
+        minutes: time after which no further round begins; rows that are not ready by then are left out.
+        together: number of rows that are prepared at the same time, which on a GPU is mostly compiling.
+        seed: seed of weights and words.
     """
 
     encodings: tuple[str, ...] = ENCODINGS

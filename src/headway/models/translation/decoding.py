@@ -21,8 +21,9 @@ class Decoding:
         max_length_ratio, max_length_plus: a translation has at most ratio * source length + plus tokens, counting the
             end tokens of both; a hypothesis of that length must end. Source + 50 is Vaswani et al. (2017), Sec. 6.1.
         sample: draw n_best translations at random instead of searching.
-        temperature, top_k, top_p: options of sampling. Scores are divided by the temperature; only the k best words,
-            and only the fewest words that together have probability p, may be drawn.
+        temperature: number that scores are divided by before a word is drawn.
+        top_k: number of best words among which one is drawn; all unless given.
+        top_p: probability that the words among which one is drawn have together; 1 unless given.
         seed: seed of sampling; torch's global generator unless given.
     """
 

@@ -30,9 +30,10 @@ class AnalyzeConfig:
         text_length: tokens of each piece; 128, or as many as the model has room for, unless given.
         positions: number of positions; all that the model has, or 512 where it has no limit, unless given.
         kernels: numbers of TISA kernels to fit.
-        stack: of an encoder-decoder, encoder or decoder.
-        formula: of F_P, model (with the norms and biases of the model) or equation (Eq. 2 of TISA as written).
-        revision: of a model on the Hub: a branch, tag or commit.
+        stack: part of an encoder-decoder: encoder or decoder.
+        formula: formula of the position scores F_P: model, with its norms and biases, or equation, Eq. (2) of
+            TISA as written.
+        revision: branch, tag or commit of a model on the Hub.
         seed: seed of the fits and of the choice of pieces.
     """
 

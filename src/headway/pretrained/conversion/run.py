@@ -31,14 +31,14 @@ class ConvertConfig:
     Args:
         model: folder or Hub name of a BERT, RoBERTa, ... or headway model.
         to: the bias: tisa, diet-rel, diet-abs, t5 or alibi, with options as in tisa:kernels=5.
-        mode: supplement keeps the position embeddings; replace takes them out.
+        mode: what happens to the position embeddings: supplement keeps them, replace takes them out.
         max_length: tokens of the longest text that the model is for; as it was unless given. More needs mode replace.
         start: fit (to what positions do to the scores, measured), equation (the same by Eq. 2 of the TISA
             paper), zero or random; unless given, fit to replace and zero to supplement.
         text: a file of text such as the model reads: its first half to fit on, its second to compare on.
         lengths: numbers of tokens, such as 128,512,1024, at which the loss of masked words is measured; needs text.
-        revision: of a model on the Hub: a branch, tag or commit.
-        seed: of words, masks and a random start.
+        revision: branch, tag or commit of a model on the Hub.
+        seed: seed of words, masks and a random start.
     """
 
     model: str

@@ -70,7 +70,7 @@ def test_a_language_of_which_nothing_is_held_out_is_named(corpus, tmp_path):
     one.write_text("\n".join(f"alpha beta gamma {at % 40} ." for at in range(400)))
     config = asked(path)
     text = replace(config.text, corpus=(f"en={path}", f"sw={one}"))
-    with pytest.warns(UserWarning, match=r"validation: nothing of sw is held out, .*Raise --validation"):
+    with pytest.warns(UserWarning, match=r"validation: nothing of sw is held out, .*Raise it with --set"):
         prepared(replace(config, text=text), tmp_path / "data", Processes(cpu=True), show=False)
 
 
@@ -96,7 +96,7 @@ def test_rows_are_packed_as_asked(corpus, tmp_path):
     path, _ = corpus
     own, alone = tmp_path / "data", Processes(cpu=True)
     prepared(asked(path), own, alone, show=False)
-    with pytest.raises(ValueError, match=r"packed: expected False, as the rows in .* got True\. Leave out --packed"):
+    with pytest.raises(ValueError, match=r"packed: expected False, as .* got True\. Leave out --set text\.packed=true"):
         prepared(asked(path, packed=True, data=str(own)), tmp_path / "other", alone, show=False)
     assert not prepared(asked(path, data=str(own)), tmp_path / "other", alone, show=False).training.shards.packed
 

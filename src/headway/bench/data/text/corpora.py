@@ -26,7 +26,7 @@ BUILTIN_LANGUAGES = ("english", "invented", "verb-final")
 BUILTIN_SENTENCES = 100_000
 BUILTIN_DOCUMENT = 5  # sentences
 MAX_DOCUMENT = 1_000_000  # characters; what follows becomes another document
-HOW_TO_SKIP = '--skip-bad-lines (in Python open_corpus(..., on_error="skip"))'
+HOW_TO_SKIP = '--set text.skip_bad_lines=true (in Python open_corpus(..., on_error="skip"))'
 
 Source = str | os.PathLike[str]
 Document = list[str]  # lines: sentences or paragraphs

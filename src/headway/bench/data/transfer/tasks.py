@@ -15,7 +15,7 @@ from headway.bench.data.transfer.spec import Example, FileLayout, Question, Spli
 from headway.bench.data.transfer.xtreme import XTREME
 
 TASKS: dict[str, TaskSpec] = {task.name: task for task in (*GLUE, *XTREME, *BUILTIN)}
-HOW_TO_SKIP = '--on-error skip (in Python on_error="skip")'
+HOW_TO_SKIP = '--set data.on_error=skip (in Python on_error="skip")'
 
 
 def find_task(name: str) -> TaskSpec:

@@ -46,13 +46,13 @@ class Data:
     """What is trained and evaluated on; each entry is [NAME[@SPLIT]=]SOURCE, see `TaskData.parse`.
 
     Args:
-        train: the task's training split unless an entry names another data set with the same labels.
-        dev: chooses the best checkpoint, the first entry by its score; the task's own unless given.
-        transfer: evaluated after training, in all languages that the source has, never trained on.
-        predict: predictions are written for these, which need no labels.
-        languages: of transfer; all that are found unless given.
-        limit: examples to train on, drawn by chance but the same in all runs; all unless given.
-        on_error: raise stops at a bad row, skip leaves it out and counts it.
+        train: the task's training split, unless an entry names another data set with the same labels.
+        dev: data that choose the best checkpoint, by the score on the first entry; the task's own unless given.
+        transfer: data to evaluate on after training, in all languages that the source has, never trained on.
+        predict: data to write predictions for, which need no labels.
+        languages: languages of the data to transfer to; all that are found unless given.
+        limit: number of examples to train on, drawn at random but the same in all runs; all unless given.
+        on_error: what happens at a bad row: raise, or skip to leave it out and count it.
     """
 
     train: tuple[str, ...] = ()
@@ -75,7 +75,12 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grid:
-    """One run for each learning rate and seed."""
+    """One run for each learning rate and seed.
+
+    Args:
+        rates: peak learning rates.
+        seeds: seeds of new weights, batches and dropout.
+    """
 
     rates: tuple[float, ...]
     seeds: tuple[int, ...]
@@ -100,14 +105,17 @@ class Protocol:
     """How each run goes.
 
     Args:
+        epochs: number of passes over the training data.
         length: tokens of a sequence, or of a window of a question's text.
-        batch: sequences of a step.
+        batch: number of sequences in a step.
         warmup: share of the steps in which the learning rate rises.
-        position_rate: what the learning rate is multiplied by for the parameters of encodings, segments per head among
+        weight_decay: decoupled weight decay of AdamW; biases, norms and encodings have none.
+        clip: maximum norm of all gradients together.
+        position_rate: factor of the learning rate for the parameters of encodings, segments per head among
             them. Numbers that are added to scores hardly move in a short run: Adam moves each by about the rate a step.
-        evaluate: steps between evaluations; after every epoch, but at least every 3,500 steps, unless given.
-        checkpoint: steps between checkpoints to resume from; a shorter run that is killed begins anew.
-        bf16: autocast to bfloat16; None is on a GPU.
+        evaluate: number of steps between evaluations; after every epoch, but at least every 3,500 steps, unless given.
+        checkpoint: number of steps between checkpoints to resume from; a shorter run that is killed begins anew.
+        bf16: autocast to bfloat16; by default on a GPU only.
     """
 
     epochs: int
@@ -140,10 +148,10 @@ class Spans:
     """How texts of questions are cut into windows, and answers found.
 
     Args:
-        overlap: tokens that neighbouring windows share.
-        max_question: tokens of a question; the rest is left out.
-        max_answer: tokens of an answer.
-        count: best answers to keep of each question.
+        overlap: number of tokens that neighbouring windows share.
+        max_question: maximum number of tokens of a question; the rest is left out.
+        max_answer: maximum number of tokens of an answer.
+        count: number of best answers to keep of each question.
     """
 
     overlap: int = 128

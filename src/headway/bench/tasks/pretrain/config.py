@@ -49,17 +49,19 @@ class Text:
     """What is read, and how it is cut.
 
     Args:
-        corpus: sources, as `headway.bench.data.open_corpus` takes them; with several languages, LANGUAGE=SOURCE.
-        text_field: the field of jsonl, parquet and Hub rows that holds the text.
-        skip_bad_lines: leave out lines that cannot be read, in place of stopping.
-        tokenizer: a folder or a Hub name; None trains one on the corpus.
-        kind, vocab_size: of the tokenizer to train, see `headway.bench.data.train_tokenizer`; kind None is word for the
-            built-in language and wordpiece for others.
-        data: the folder data/ of an earlier run, in place of all the above, which is then not looked at.
-        length: tokens of a row; those of `data`, where that is given.
-        packed: rows of several texts, so that nothing is padded, in place of whole sentences of one document; likewise.
-        validation: share of the documents that are not trained on.
-        evaluation_rows: how many rows of these to evaluate on, at most.
+        corpus: a text file, .jsonl, .parquet, hub:NAME or builtin, see `headway.bench.data.open_corpus`; with several
+            languages, LANGUAGE=SOURCE.
+        text_field: field of jsonl, parquet and Hub rows that holds the text.
+        skip_bad_lines: leave out lines that cannot be read instead of stopping.
+        tokenizer: folder or Hub name of a tokenizer; by default one is trained on the corpus.
+        kind: kind of tokenizer to train; word for the built-in language and wordpiece for others unless given.
+        vocab_size: vocabulary size of the tokenizer to train.
+        data: folder data/ of an earlier run, in place of a corpus and a tokenizer.
+        length: tokens of a row; with data, those of its rows.
+        packed: fill each row with several texts, so that nothing is padded, instead of whole sentences of one document.
+        validation: share of the documents that are kept for evaluation.
+        evaluation_rows: maximum number of rows to evaluate on.
+        mask_probability: share of the tokens that are predicted.
     """
 
     corpus: tuple[str, ...] = ("builtin",)
@@ -100,7 +102,11 @@ def without_language(source: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PretrainConfig:
-    """All settings of a pretraining run."""
+    """All settings of a pretraining run.
+
+    Args:
+        seed: seed of weights, batches, masks and dropout.
+    """
 
     model: EncoderChoice
     text: Text

@@ -73,7 +73,7 @@ def prepared(
     if shards["train"].packed != text.packed:
         raise ValueError(
             f"packed: expected {shards['train'].packed}, as the rows in {folder} are, got {text.packed}. "
-            f"{'Pass' if shards['train'].packed else 'Leave out'} --packed, or leave --data out."
+            f"{'Pass' if shards['train'].packed else 'Leave out'} --set text.packed=true, or leave --data out."
         )
     _check_languages(shards["train"])
     if processes.rank == 0:
@@ -100,7 +100,7 @@ def _check_languages(shards: Shards) -> None:
     if missing:
         raise ValueError(
             f"validation: expected text of every language to train on, got none of {', '.join(missing)}, all held out: "
-            f"whole documents are. Put blank lines between documents, or lower --validation."
+            f"whole documents are. Put blank lines between documents, or lower it with --set text.validation=SHARE."
         )
 
 
@@ -110,7 +110,7 @@ def _tell_unseen(shards: dict[str, Shards]) -> None:
     if unseen:
         warnings.warn(
             f"validation: nothing of {', '.join(unseen)} is held out, so that evaluation_loss does not say how well "
-            f"it is learned. Raise --validation, or put blank lines between its documents.",
+            f"it is learned. Raise it with --set text.validation=SHARE, or put blank lines between its documents.",
             stacklevel=2,
         )
 
@@ -122,7 +122,7 @@ def _check_known(shards: Shards) -> None:
     if unknown > UNKNOWN:
         raise ValueError(
             f"text: expected a tokenizer that knows it, got one to which {unknown:.0%} of its tokens are unknown. "
-            "Pass a larger --vocab-size, or another --tokenizer."
+            "Pass a larger --set text.vocab_size=SIZE, or another --tokenizer."
         )
 
 

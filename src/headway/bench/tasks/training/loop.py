@@ -219,9 +219,9 @@ class Training:
         step = self.meter.broken_step()
         assert step is not None
         return RunStopped(
-            f"loss: expected finite losses and gradients, got NaN or infinity at step {step + 1} (learning rate "
-            f"{self.plan.rate(step):.3g}). {self._left()} A lower learning rate, a longer warm-up or --no-bf16 may "
-            f"help; each is a new run."
+            f"loss: it became NaN or infinite at step {step + 1} (learning rate {self.plan.rate(step):.3g}). "
+            f"{self._left()} A lower learning rate, a longer warm-up or --set optimisation.bf16=false may help; each "
+            f"is a new run."
         )
 
     def _left(self) -> str:

@@ -19,9 +19,10 @@ class Steps:
     """What the steps of every training have.
 
     Args:
-        clip: largest norm of all gradients together; None is no bound.
-        bf16: autocast to bfloat16; None is on a GPU.
-        compile: torch.compile; None is on a GPU.
+        steps: number of optimizer steps.
+        clip: maximum norm of all gradients together; nothing is no bound.
+        bf16: autocast to bfloat16; by default on a GPU only.
+        compile: use torch.compile; by default on a GPU only.
     """
 
     steps: int
@@ -58,10 +59,12 @@ class Optimisation(Steps):
     """AdamW with warm-up and linear decay.
 
     Args:
-        batch: sequences of a step, in all processes together.
-        accumulate: parts in which each process computes its share of a batch; more parts, less memory.
+        batch: number of sequences in a step, over all processes.
+        learning_rate: peak learning rate.
+        accumulate: number of parts in which each process computes its share of a batch; more parts take less memory.
         warmup: share of the steps in which the learning rate rises.
-        position_rate: what the learning rate is multiplied by for the parameters of encodings. A number that is added
+        weight_decay: decoupled weight decay of AdamW; biases, norms and encodings have none.
+        position_rate: factor of the learning rate for the parameters of encodings. A number that is added
             to scores must reach several units, and Adam moves it by at most the learning rate a step: in short runs
             tables of scalars (DIET-REL, REL-SCALAR, T5) stay too small with the papers' 1.
     """
@@ -92,7 +95,8 @@ class Optimisation(Steps):
         return adamw(model, weight_decay=self.weight_decay, position_rate=self.position_rate)
 
     def less_memory_hint(self) -> str:
-        return f"Compute it in more parts, with --accumulate {2 * self.accumulate}; a run can be resumed with that."
+        more = f"--set optimisation.accumulate={2 * self.accumulate}"
+        return f"Compute it in more parts, with {more}; a run can be resumed with that."
 
     def parts(self, processes: int) -> int:
         """In how many equal parts a batch is computed, over all processes."""
@@ -112,7 +116,14 @@ class Optimisation(Steps):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Intervals:
-    """After how many steps a run logs, evaluates and saves (it does all three at the end), and what it keeps."""
+    """After how many steps a run logs, evaluates and saves (it does all three at the end), and what it keeps.
+
+    Args:
+        log: number of steps between lines of the log.
+        evaluate: number of steps between evaluations.
+        checkpoint: number of steps between checkpoints.
+        keep: number of checkpoints to keep.
+    """
 
     log: int = 100
     evaluate: int = 1000
@@ -132,7 +143,7 @@ def check_changes(changes: Mapping[str, Any], chosen: Iterable[str], length: int
     if "vocab_size" in changes:
         raise ValueError(
             f"vocab_size: expected none, for the tokenizer has as many words as it has, got {changes['vocab_size']!r}. "
-            f"--vocab-size is that of a tokenizer to train."
+            f"Give the size of a tokenizer to train by --set text.vocab_size."
         )
     room = changes.get("max_position_embeddings", length)
     if isinstance(room, int) and room < length:
@@ -154,7 +165,8 @@ class ModelChoice:
     """A preset with an encoding; `EncoderChoice` and `TranslatorChoice` say of which kind of model.
 
     Args:
-        encoding: NAME[:OPTION=VALUE,...], such as diet-abs:rank=64,sharing=layer; see `EncodingChoice`.
+        preset: name of the model whose sizes are taken.
+        encoding: NAME[:OPTION=VALUE,...], such as diet-abs:rank=64,sharing=layer; headway list has the names.
         changes: other settings of the model's configuration, in place of the preset's.
     """
 

@@ -44,6 +44,7 @@ class ParallelData:
         dev_source, dev_target: text to evaluate on during training, named likewise. Unless given, it is the dev split
             of the source; of files that is a share `held_out` of their sentences.
         languages: direction of jsonl and Hub rows, such as en-de.
+        held_out: share of the sentences of files that are kept for evaluation.
         on_error: raise at rows that cannot be read, or skip and count them; in test sets they always raise.
         rules: which pairs to train on. Dev leaves out only pairs that are empty or too long, and only from its loss;
             `strict` does not apply to it.
@@ -103,6 +104,8 @@ class Optimisation(Steps):
         step_tokens: approximate number of target tokens in a step, which accumulates as many batches as that takes.
         warmup: number of steps in which the learning rate rises.
         learning_rate: peak learning rate; the default is (width * warmup)^-0.5, Vaswani et al. (2017), Eq. (3).
+        betas: decay rates of Adam's averages.
+        epsilon: number that Adam adds to the divisor.
         position_rate: factor of the learning rate for the parameters of encodings.
     """
 
@@ -145,6 +148,7 @@ class TranslateConfig:
         save: weights of the saved model: the average of the last `average` checkpoints; best, the checkpoint with the
             lowest loss on dev (among checkpoints at whose step there is an evaluation); or the last ones.
         average: number of checkpoints to average.
+        seed: seed of weights, batches and dropout.
         decoding: how dev and test sets are translated.
         lowercase: score in lower case, as "uncased" BLEU does.
     """
