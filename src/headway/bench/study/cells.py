@@ -98,8 +98,8 @@ def _at_length(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell
 
 
 def _cost(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
-    """Time over the baseline's, round by round; `value` is MODE or MODE/MODEL."""
-    mode, _, model = column.value.partition("/")
+    """Return time over the baseline's or steps a second, round by round; `value` is MODE[/MODEL[/steps]]."""
+    mode, model, steps = (*column.value.split("/"), "", "")[:3]
     baseline = str(plan.row(plan.baseline).position)
     values: dict[str, float] = {}
     expected = 1 if plan.cost is None else plan.cost.rounds
@@ -108,7 +108,10 @@ def _cost(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
             continue
         timed = {each["row"]: each[mode] for each in result["measurements"] if not model or each["model"] == model}
         own, other = timed.get(str(row.position)), timed.get(baseline)
-        if own is not None and other is not None:
+        if own is not None and steps:
+            rates = (1 / seconds for seconds in own["seconds"])
+            values = {f"round {number}": column.scale * rate for number, rate in enumerate(rates, 1)}
+        elif own is not None and other is not None:
             ratios = (a / b for a, b in zip(own["seconds"], other["seconds"], strict=False))
             values = {f"round {number}": column.scale * ratio for number, ratio in enumerate(ratios, 1)}
     return Cell(values=values, expected=expected)

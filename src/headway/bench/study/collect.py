@@ -34,6 +34,7 @@ def collected(
     """
     finished = [(each, result) for each in planned if (result := progress[each.job.key].result) is not None]
     cells = _cells(plan, finished)
+    own = [(each, result) for each, result in finished if not each.part]
     return {
         "study": {
             **{
@@ -50,11 +51,11 @@ def collected(
         "cells": [_shown(plan, column, cells) for column in plan.columns],
         "claims": [_judged(claim, plan, cells) for claim in plan.claims],
         "recipes": _recipes(plan),
-        "pretraining": [_pretraining(each, result) for each, result in finished if each.job.kind == "pretrain"],
+        "pretraining": [_pretraining(each, result) for each, result in own if each.job.kind == "pretrain"],
         "analysis": {
-            each.row: {**result, "folder": each.job.key} for each, result in finished if each.job.kind == "analyse"
+            each.row: {**result, "folder": each.job.key} for each, result in own if each.job.kind == "analyse"
         },
-        "cost": next((_without_rounds(result) for each, result in finished if each.job.kind == "cost"), None),
+        "cost": next((_without_rounds(result) for each, result in own if each.job.kind == "cost"), None),
         "baselines": _baselines(finished),
         "data": [result for each, result in finished if each.job.kind == "text"],
         "environment": next((r["environment"] for _, r in finished if "environment" in r), None),
@@ -63,13 +64,19 @@ def collected(
 
 
 def _cells(plan: Plan, finished: Sequence[tuple[Planned, Mapping[str, Any]]]) -> Cells:
+    """Fill the cells of a plan from its own jobs and, for columns of a part, from the part's."""
+    parts = {
+        name: _cells(part, [(replace(each, part=""), result) for each, result in finished if each.part == name])
+        for name, part in plan.parts.items()
+    }
     found: dict[tuple[str, str], Cell] = {}
     for row in plan.rows:
-        own = [(each, result) for each, result in finished if each.row in (row.name, None)]
+        own = [(each, result) for each, result in finished if not each.part and each.row in (row.name, None)]
         for column in plan.columns:
             if column.source == "mean":
-                parts = [found[row.name, part] for part in column.task.split(",")]
-                found[row.name, column.name] = mean_cell(parts)
+                found[row.name, column.name] = mean_cell([found[row.name, name] for name in column.task.split(",")])
+            elif column.source == "part":
+                found[row.name, column.name] = parts[column.task][row.name, column.value]
             else:
                 found[row.name, column.name] = cell(plan, row, column, own)
     for column in plan.columns:
@@ -99,7 +106,7 @@ def _shown(plan: Plan, column: Column, cells: Cells) -> dict[str, dict[str, Any]
     own = {row.name: cells[row.name, column.name] for row in plan.rows}
     units = {name: _independent(plan, column, each.values) for name, each in own.items() if each.values}
     baseline = units.pop(plan.baseline, {})
-    repeated = column.source in ("finetune", "pretrain", "translate", "mean")
+    repeated = column.source in ("finetune", "pretrain", "translate", "mean", "part")
     tests = compare(units, baseline) if repeated else {}
     return {
         row.name: {
@@ -119,6 +126,9 @@ def _independent(plan: Plan, column: Column, values: Mapping[str, float]) -> Map
 
     These runs share the luck of one pretraining, so they say nothing about how another would have done.
     """
+    if column.source == "part":
+        part = plan.parts[column.task]
+        return _independent(part, next(each for each in part.columns if each.name == column.value), values)
     if plan.pretrain is None or column.source not in ("finetune", "mean"):
         return values
     groups: dict[str, list[float]] = {}
@@ -139,6 +149,8 @@ def _recipes(plan: Plan) -> dict[str, Any]:
     recipes |= {f"translation, {task}": plain_settings(config) for task, config in plan.translate.items()}
     if plan.pretrain is not None:
         recipes = {"pretraining": plain_settings(plan.pretrain), **recipes}
+    for name, part in plan.parts.items():
+        recipes |= {f"{name}: {kind}": recipe for kind, recipe in _recipes(part).items()}
     return recipes
 
 

@@ -30,12 +30,14 @@ class Planned:
         row: None for jobs that serve all rows.
         task: of fine-tuning and translation.
         seed: of pretraining or translation.
+        part: of the plan's `parts`, whose own table it fills; empty for the plan itself.
     """
 
     job: Job
     row: str | None = None
     task: str = ""
     seed: int = 0
+    part: str = ""
 
 
 def jobs(plan: Plan) -> list[Planned]:
@@ -58,6 +60,8 @@ def jobs(plan: Plan) -> list[Planned]:
         found += [Planned(job=_parameters(row), row=row.name) for row in plan.rows]
     if plan.cost is not None:
         found.append(Planned(job=_cost(plan)))
+    for name, part in plan.parts.items():
+        found += [replace(each, part=name) for each in jobs(part)]
     return found
 
 

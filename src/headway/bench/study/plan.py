@@ -15,7 +15,7 @@ from headway.bench.tasks.pretrain import EncoderChoice, PretrainConfig
 from headway.bench.tasks.translate import TranslateConfig
 from headway.encodings import EncodingChoice
 
-SOURCES = ("pretrain", "lengths", "finetune", "translate", "cost", "parameters", "mean")
+SOURCES = ("pretrain", "lengths", "finetune", "translate", "cost", "parameters", "mean", "part")
 VOCABULARIES = {"English": 30_522, "multilingual": 120_000}  # Chen et al. (2021b), Table 6; see models.parameters
 PLACES = {"input": "input", "queries and keys": "per-head", "scores": "per-head", "values": "per-head"}
 
@@ -71,10 +71,12 @@ class Column:
     """One measure of every row.
 
     Args:
-        source: the kind of job that it comes from, or mean.
-        task: which fine-tuning task or translation; of mean, names of other columns separated by commas.
+        source: the kind of job that it comes from; mean, of other columns; or part, a column of another plan.
+        task: which fine-tuning task or translation; of mean, names of other columns separated by commas; of part, the
+            name of one of the plan's `parts`.
         value: where in the result: of fine-tuning score, SPLIT/METRIC, or transfer/DATA/METRIC (the mean over
-            languages); of translations also TEST/METRIC; of lengths a length; of other jobs the name of a number.
+            languages); of translations also TEST/METRIC; of lengths a length; of part the name of a column; of cost
+            MODE[/MODEL[/steps]], time over the baseline's or steps a second; of other jobs the name of a number.
         measure: what it is, in words.
         scale: the shown number is this many times the saved one.
         higher: whether more is better.
@@ -138,6 +140,7 @@ class Plan:
             with its positions supplemented ("learned+tisa"), replaced ("tisa"), kept ("learned") or taken ("none").
         baseline: the row that others are tested against.
         analyse: also read what the positions of each pretrained model learned.
+        parts: plans whose jobs are done as well, each with all rows of this plan: tables that quote other tables.
         lengths: of text, at which the loss of each pretrained model is measured, as far as it has positions.
         notes: what a reader must know.
         choices: decisions of ours where the paper is silent or can be read in two ways, each with its reason.
@@ -159,6 +162,7 @@ class Plan:
     split: bool = False
     after: Mapping[str, str] = field(default_factory=dict)
     analyse: bool = False
+    parts: Mapping[str, Plan] = field(default_factory=dict)
     lengths: tuple[int, ...] = ()
     claims: tuple[Claim, ...] = ()
     paper: str = ""
@@ -185,6 +189,11 @@ class Plan:
                 _known(f"task of {column.name}", [column.task], getattr(self, column.source))
                 if column.value == "bleu" and not self.translate[column.task].data.translated:
                     raise ValueError(f"translated: expected sentences to score, for column {column.name}, got 0.")
+            elif column.source == "part":
+                _known(f"task of {column.name}", [column.task], self.parts)
+                part = self.parts[column.task]
+                _known(f"value of {column.name}", [column.value], [each.name for each in part.columns])
+                _known(f"rows of part {column.task}", rows, [row.name for row in part.rows])
             elif column.source == "lengths":
                 _known(f"value of {column.name}", [column.value], [str(length) for length in self.lengths])
             elif column.source in ("pretrain", "cost") and getattr(self, column.source) is None:
@@ -216,7 +225,8 @@ class Plan:
             _known(what, [column.value], VOCABULARIES)
         elif column.source == "cost" and self.cost is not None:
             _known(what, [first], self.cost.modes)
-            _known(what, rest, self.cost.models or rest)
+            _known(what, rest[:1], self.cost.models or rest)
+            _known(what, rest[1:], ("steps",))
         elif column.source == "finetune":
             if not rest:
                 _known(what, [first], _numbers(RunResult))

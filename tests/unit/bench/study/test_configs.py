@@ -123,3 +123,56 @@ def test_runs_from_one_pretrained_model_are_one_pair(plan):
         assert len(found["values"]) == 3 * len(seeds)
         assert found["test"]["pairs"] == pairs
         assert found["test"]["difference"] == pytest.approx({1: 10.0, 2: 15.0}[pairs])
+
+
+def test_the_cost_of_a_row_is_ratios_and_steps_a_second():
+    plan = find_plan("cost")
+    (planned,) = jobs(plan)
+    seconds = {str(plan.row("DIET-REL").position): (0.5, 0.2), str(plan.row(plan.baseline).position): (0.25, 0.2)}
+    result = {"measurements": [{"row": row, "model": "tiny", "training": {"seconds": each}, "inference": None}
+                               for row, each in seconds.items()]}  # fmt: skip
+    columns = {column.name: column for column in plan.columns}
+    row = plan.row("DIET-REL")
+
+    def values(name):
+        return cell(plan, row, columns[name], [(planned, result)]).values
+
+    assert values("tiny training") == pytest.approx({"round 1": 2.0, "round 2": 1.0})
+    assert values("tiny training, steps/s") == pytest.approx({"round 1": 2.0, "round 2": 5.0})
+    assert values("tiny inference") == values("tiny inference, steps/s") == {}
+
+
+def test_a_part_fills_its_columns_and_nothing_else(plan):
+    from dataclasses import replace
+
+    from headway.bench.study.plan import Column, Plan
+
+    whole = Plan(
+        name="whole",
+        size="quick",
+        title="t",
+        rows=plan.rows,
+        columns=(
+            Column(name="English", source="parameters", value="English", scale=1.0),
+            Column(name="score", source="part", task="tasks", value="Acceptability"),
+        ),
+        baseline=plan.baseline,
+        parts={"tasks": plan},
+    )
+    planned = jobs(whole)
+    assert {each.part for each in planned} == {"", "tasks"}
+    progress = {each.job.key: Progress(job=each.job) for each in planned}
+    for each in planned:
+        if each.job.kind == "parameters":
+            progress[each.job.key].record = {"result": {"millions": {"English": 110.0}}, "seconds": 1.0}
+        if each.task == "builtin:acceptability" and each.job.kind == "finetune":
+            runs = [run(1e-3, seed, 0.5 + 0.1 * (each.row == "diet-rel")) for seed in range(3)]
+            progress[each.job.key].record = {"result": {"runs": runs, "environment": {}}, "seconds": 1.0}
+    results = collected(whole, planned, progress, command="c", places={"store": "jobs"})
+    counted, scores = results["cells"]
+    assert counted["diet-rel"]["values"] == {"counted": 110.0}
+    assert scores["diet-rel"]["values"] == pytest.approx({"0": 60.0, "1": 60.0, "2": 60.0})
+    assert scores["diet-rel"]["test"]["pairs"] == 1  # of one pretrained model
+    assert "tasks: pretraining" in results["recipes"]
+    with pytest.raises(ValueError, match=r"rows of part tasks: expected some of .*, got a row that it lacks"):
+        replace(whole, rows=(*plan.rows, replace(plan.rows[0], name="a row that it lacks")))

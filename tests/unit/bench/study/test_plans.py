@@ -89,7 +89,7 @@ def test_the_plan_that_lies_with_its_results_still_makes_their_jobs(data):
         find_plan(str(folder / "plan.py"), "quick", None)
 
 
-@pytest.mark.parametrize("name", [name for name in PLANS if name not in (*ONLY_QUICK, "cost", "parameters")])
+@pytest.mark.parametrize("name", [name for name in PLANS if name not in (*ONLY_QUICK, "cost")])
 def test_the_folder_of_data_reaches_the_jobs(name, data):
     for each in jobs(find_plan(name, "gpu", data)):
         if each.job.kind in ("text", "pairs", "finetune", "simple", "translate", "pretrain"):
@@ -177,13 +177,56 @@ def test_lines_that_stand_in_two_tables_have_the_same_figures():
                 assert row == both[row.name]
 
 
+# Chen et al. (2021b), Table 6, and Table 1: BERT-base and BERT-small, training and inference.
+PARAMETERS = {
+    "Devlin et al. (learned)": (110.1, 84.8, 178.9, 55.3),
+    "Shaw et al.": (112.9, 85.2, 181.7, 57.9),
+    "DIET-REL": (109.9, 85.2, 178.7, 58.0),
+    "DIET-REL, share": (109.7, 85.0, 178.5, 57.3),
+    "DIET-ABS, rank 128": (128.6, 85.3, 197.4, 56.8),
+    "DIET-ABS, rank 128, share": (111.3, 85.2, 180.1, 58.9),
+}
+TIMES = {
+    "Shaw et al.": (1.13, 1.33, 1.24, 1.65),
+    "Ke et al. (TUPE)": (1.01, 1.19, 1.04, 1.27),
+    "DIET-ABS": (1.00, 1.00, 1.00, 1.01),
+    "DIET-REL": (1.00, 1.00, 1.00, 1.00),
+}
+
+
+def test_table_6_has_the_scores_of_its_rows(data):
+    plan = find_plan("parameters", "paper", data)
+    names = ["English", "English, + Δ", "GLUE", "multilingual", "multilingual, + Δ", "XTREME"]
+    assert [column.name for column in plan.columns] == names
+    assert {
+        row.name: tuple(row.published[name] for name in names if "Δ" not in name) for row in plan.rows
+    } == PARAMETERS
+    asked = {(each.part, each.job.kind, each.row) for each in jobs(plan)}
+    for row in PARAMETERS:
+        assert ("", "parameters", row) in asked
+        for part in ("GLUE", "XTREME"):
+            assert {(part, "pretrain", row), (part, "finetune", row)} <= asked
+    same = {each.job.key for each in jobs(find_plan("glue", "paper", data)) if each.row == "DIET-REL"}
+    assert same == {each.job.key for each in jobs(plan) if (each.part, each.row) == ("GLUE", "DIET-REL")}
+    smaller = find_plan("parameters", "gpu", data)  # of models of another size
+    assert all(set(row.published) == {"English", "multilingual"} for row in smaller.rows)
+    assert not find_plan("parameters").parts
+
+
+def test_table_1_has_times_and_steps_a_second():
+    plan = find_plan("cost", "paper")
+    names = [f"{model} {mode}" for model in ("bert-base", "bert-small") for mode in ("training", "inference")]
+    assert [column.name for column in plan.columns] == [each for name in names for each in (name, f"{name}, steps/s")]
+    found = {row.name: tuple(row.published[name] for name in names) for row in plan.rows if row.published}
+    assert found == TIMES
+    assert plan.baseline == "Devlin et al. (learned)"
+
+
 def test_parameters_are_counted_as_the_paper_counts():
     from headway.bench.study.kinds import parameters
 
     plan = find_plan("parameters")
-    for each, (_, english, many) in zip(jobs(plan), TABLE_6, strict=True):
-        if each.row == "Shaw et al.":
-            continue
+    for each, (_, (english, _, many, _)) in zip(jobs(plan), TABLE_6, strict=True):
         found = parameters(each.job.config, {}, None)["millions"]
         assert found["English"] == pytest.approx(english, abs=0.06)
         assert found["multilingual"] == pytest.approx(many, abs=0.06)
@@ -264,6 +307,14 @@ TUNED = {"t": quick("builtin:entailment", Start(model="m"), Data())}
         (
             {"columns": (Column(name="x", source="pretrain", value="acuracy"),)},
             "value of x: expected some of parameters, steps, .*, got acuracy",
+        ),
+        (
+            {"columns": (Column(name="x", source="cost", value="training/tiny/ms"),), "cost": CostConfig()},
+            "value of x: expected some of steps, got ms",
+        ),
+        (
+            {"columns": (Column(name="x", source="part", task="GLUE", value="Avg"),)},
+            r"task of x: expected some of \(none\), got GLUE",
         ),
         ({"columns": (Column(name="x", source="parameters", value="score"),)}, "value of x: expected some of English"),
         (

@@ -6,35 +6,48 @@ from dataclasses import replace
 
 from headway.bench.cost import CostConfig, published_ratio
 from headway.bench.study.plan import Column, Plan, Row
+from headway.bench.study.plans.glue_tables import glue_plan
 from headway.bench.study.plans.rows import CHOICES, DEVLIN, DIET, KE, SHAW_CLIPPED, SHAW_ROW, diet_abs, diet_rel
+from headway.bench.study.plans.xtreme_tables import xtreme_plan
 
 MODELS = {"quick": ("tiny",), "gpu": ("bert-base", "bert-small"), "paper": ("bert-base", "bert-small")}
 ROWS = (DEVLIN, SHAW_CLIPPED, KE, diet_abs("DIET-ABS", 64), diet_rel("DIET-REL"))
-# Table 6: millions of parameters, English and multilingual. Segments are per head except in BERT itself.
-TABLE_6: tuple[tuple[Row, float, float], ...] = (
-    (DEVLIN, 110.1, 178.9),
-    (SHAW_ROW, 112.9, 181.7),
-    (diet_rel("DIET-REL"), 109.9, 178.7),
-    (diet_rel("DIET-REL, share", sharing="layer"), 109.7, 178.5),
-    (diet_abs("DIET-ABS, rank 128", 128, sharing="none"), 128.6, 197.4),
-    (diet_abs("DIET-ABS, rank 128, share", 128), 111.3, 180.1),
+# Table 6: millions of parameters and GLUE, English; millions and XTREME, multilingual. Segments are per head except in
+# BERT itself and Shaw et al.
+TABLE_6: tuple[tuple[Row, tuple[float, float, float, float]], ...] = (
+    (DEVLIN, (110.1, 84.8, 178.9, 55.3)),
+    (SHAW_ROW, (112.9, 85.2, 181.7, 57.9)),
+    (diet_rel("DIET-REL"), (109.9, 85.2, 178.7, 58.0)),
+    (diet_rel("DIET-REL, share", sharing="layer"), (109.7, 85.0, 178.5, 57.3)),
+    (diet_abs("DIET-ABS, rank 128", 128, sharing="none"), (128.6, 85.3, 197.4, 56.8)),
+    (diet_abs("DIET-ABS, rank 128, share", 128), (111.3, 85.2, 180.1, 58.9)),
 )
 
 
 def cost(size: str, data: str | None) -> Plan:
     """Table 1: time of a step over BERT with positions at the input."""
     columns = tuple(
-        Column(
-            name=f"{model} {mode}",
-            source="cost",
-            value=f"{mode}/{model}",
-            measure="time over the baseline",
-            scale=1.0,
-            digits=2,
-            higher=False,
-        )
+        column
         for model in MODELS[size]
         for mode in ("training", "inference")
+        for column in (
+            Column(
+                name=f"{model} {mode}",
+                source="cost",
+                value=f"{mode}/{model}",
+                measure="time over the baseline",
+                scale=1.0,
+                digits=2,
+                higher=False,
+            ),
+            Column(
+                name=f"{model} {mode}, steps/s",
+                source="cost",
+                value=f"{mode}/{model}/steps",
+                measure="steps a second",
+                scale=1.0,
+            ),
+        )
     )
     rows = []
     for row in ROWS:
@@ -53,31 +66,46 @@ def cost(size: str, data: str | None) -> Plan:
 
 
 def parameters(size: str, data: str | None) -> Plan:
-    """Table 6, worked out from shapes: the same at every size."""
-    columns = tuple(
-        Column(
-            name=name,
-            source="parameters",
-            value=name,
-            measure="parameters, millions",
-            scale=1.0,
-            higher=False,
+    """Table 6: parameters, counted from shapes, beside the GLUE and XTREME averages of the same rows.
+
+    Size quick counts alone; others also pretrain and fine-tune, as the plans of Tables 2, 3, 5 and 9 do.
+    """
+    averages = size != "quick"
+    names = ("English", "GLUE", "multilingual", "XTREME")
+    columns: list[Column] = []
+    for language, task in (names[:2], names[2:]):
+        counted = Column(
+            name=language, source="parameters", value=language, measure="millions", scale=1.0, higher=False
         )
-        for name in ("English", "multilingual")
+        added = replace(counted, name=f"{language}, + Δ", measure="more than the baseline, %", relative=True)
+        columns += [counted, added]
+        if averages:
+            columns.append(Column(name=task, source="part", task=task, value="Avg", measure="mean of the tasks"))
+    shown = {column.name for column in columns}
+    own = {"English", "multilingual"} if size != "paper" else shown  # models of other sizes have no published scores
+    rows = tuple(
+        replace(row, published={name: value for name, value in zip(names, figures, strict=True) if name in own})
+        for row, figures in TABLE_6
     )
-    rows = tuple(replace(row, published={"English": english, "multilingual": many}) for row, english, many in TABLE_6)
+    plain = tuple(row for row, _ in TABLE_6)
     return Plan(
         name="parameters",
         size=size,
         title="Parameters of BERT-base, Table 6",
         rows=rows,
-        columns=columns,
+        columns=tuple(columns),
         baseline=DEVLIN.name,
+        parts={
+            "GLUE": glue_plan("parameters-glue", "GLUE, Table 6", plain, size, data),
+            "XTREME": xtreme_plan("parameters-xtreme", "XTREME, Table 6", plain, size, data),
+        }
+        if averages
+        else {},
         paper=DIET,
         notes=CHOICES,
     )
 
 
 def _published(column: Column, row: Row) -> float | None:
-    mode, model = column.value.split("/")
-    return published_ratio(model, mode, row.choice.name)
+    mode, model, *steps = column.value.split("/")
+    return None if steps else published_ratio(model, mode, row.choice.name)

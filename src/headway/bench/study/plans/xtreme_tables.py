@@ -103,7 +103,7 @@ def xtreme(size: str, data: str | None) -> Plan:
             paper="Chen et al. (2021b), Sec. 4.2",
         ),
     )
-    return _plan("xtreme", "XTREME, Table 3", TABLE_3, size, data, claims)
+    return xtreme_plan("xtreme", "XTREME, Table 3", TABLE_3, size, data, claims)
 
 
 def xtreme_ablation(size: str, data: str | None) -> Plan:
@@ -124,7 +124,7 @@ def xtreme_ablation(size: str, data: str | None) -> Plan:
             paper="Chen et al. (2021b), Sec. 4.4",
         ),
     )
-    return _plan("xtreme-ablation", "Sharing, segments and rank on XTREME, Table 5", TABLE_5, size, data, claims)
+    return xtreme_plan("xtreme-ablation", "Sharing, segments and rank on XTREME, Table 5", TABLE_5, size, data, claims)
 
 
 def long_range(size: str, data: str | None) -> Plan:
@@ -139,10 +139,13 @@ def long_range(size: str, data: str | None) -> Plan:
             paper="Chen et al. (2021b), Sec. 4.2",
         ),
     )
-    return _plan("long-range", "Long range: Linformer with positions per head", rows, size, data, claims)
+    return xtreme_plan("long-range", "Long range: Linformer with positions per head", rows, size, data, claims)
 
 
-def _plan(name: str, title: str, rows: tuple[Row, ...], size: str, data: str | None, claims: tuple[Claim, ...]) -> Plan:
+def xtreme_plan(
+    name: str, title: str, rows: tuple[Row, ...], size: str, data: str | None, claims: tuple[Claim, ...] = ()
+) -> Plan:
+    """Plan rows on XTREME: multilingual pretraining, then zero-shot transfer from English."""
     own = [builtin_column(task) for task in BUILTIN]
     mean = Column(name="Avg", source="mean", task=",".join(column.name for column in own), measure="mean")
     return Plan(
