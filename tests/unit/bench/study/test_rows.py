@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from headway.bench.study.configs import restored
 
 from headway.bench.study.graph import jobs
 from headway.bench.study.job import Job
 from headway.bench.study.plan import Row
 from headway.bench.study.plans import find_plan
 from headway.bench.study.plans.glue_tables import TABLE_2, TABLE_8, TABLE_9
-from headway.bench.study.plans.rows import CHOICES, KE, RAFFEL, SHAW_ROW, of_size
+from headway.bench.study.plans.rows import CHOICES, KE, RAFFEL, SHAW_ROW, local, of_size, performer
 from headway.bench.study.plans.xtreme_tables import TABLE_3, TABLE_5
 from headway.bench.tasks.pretrain import EncoderChoice, PretrainConfig
 from headway.models.layers import LengthProjection
+from headway.storage import restore
 
 ROOT = Path(__file__).parents[4]
 QUICK = "diet-abs"  # the row of the quick study whose layers share
@@ -99,7 +99,7 @@ def test_projections_are_made_for_the_length_of_the_texts(size):
     plan = find_plan("glue", size)
     for row in (TABLE_2[7], TABLE_2[8]):
         job = next(each.job for each in jobs(plan) if each.row == row.name and each.job.kind == "pretrain")
-        asked = restored(PretrainConfig, job.config)
+        asked = restore(PretrainConfig, job.config)
         config = asked.model.config(length=asked.text.length)
         assert config.max_position_embeddings == asked.text.length == {"quick": 64, "paper": 128}[size]
         assert job.config["model"]["changes"]["max_position_embeddings"] == asked.text.length
@@ -120,3 +120,21 @@ def test_shaws_clipping_at_each_size():
     assert SHAW_ROW.choice.options == {"clip": 1023}
     (short,) = of_size((TABLE_2[1],), "gpu")
     assert short.choice.options == {} and short.name == SHAW_ROW.name and not short.published
+
+
+@pytest.mark.parametrize("size", ["quick", "gpu"])
+def test_rows_of_linear_cost_are_as_large_as_linformers(size):
+    """One number of keys or features: 256 in the paper's Linformer, fewer where texts are shorter."""
+    rows = {row.name: row.changes for row in of_size((TABLE_3[7], *local(128), *performer(256)), size, shorter=2)}
+    keys = rows["Wang et al. (Linformer)"]["projected_length"]
+    assert 2 * rows["Local attention"]["window"] == keys == {"quick": 32, "gpu": 128}[size]
+    assert rows["Performer"]["num_features"] == {"quick": 32, "gpu": 256}[size]
+
+
+def test_other_kinds_of_attention_are_rows_of_the_study_on_text():
+    kinds = {row.name: row.changes.get("attention", "full") for row in find_plan("encodings", "quick").rows}
+    assert {"full", "linformer", "local", "performer", "synthesizer"} == set(kinds.values())
+    assert kinds["random synthesizer"] == kinds["factorised synthesizer, rank 8"] == "synthesizer"
+    assert kinds["performer, diet-rel"] == "performer" and kinds["local, diet-rel"] == "local"
+    assert kinds["music-transformer"] == "full"
+    assert all(row.choice.segment_sharing is None for row in find_plan("encodings", "quick").rows)

@@ -132,6 +132,35 @@ def test_pairs_get_supplemental_segments(folders, name, task, asked, segments):
     assert same == (segments == "none")
 
 
+@pytest.mark.parametrize(
+    ("asked", "shape"),
+    [
+        ({}, (2, 2, 2, 2)),  # layers, heads, and pairs of segments
+        ({"segment_sharing": "none"}, (2, 2, 2, 2)),
+        ({"segment_sharing": "head"}, (2, 1, 2, 2)),
+        ({"segment_sharing": "positions"}, (1, 2, 2, 2)),
+    ],
+)
+def test_segments_of_pairs_share_nothing_unless_they_are_asked_to(folders, tmp_path, asked, shape):
+    """Chen et al. (2021b), Sec. 4.4, share positions; here layers do."""
+    shutil.copytree(folders / "ours", tmp_path / "shared")
+    config = EncoderForMaskedLM.from_pretrained(folders / "ours").config
+    config.encoding = "diet-rel:sharing=layer,segments=none"
+    EncoderForMaskedLM(config).save_pretrained(tmp_path / "shared")
+    model, _ = loaded(tmp_path, "shared", "builtin:entailment", **asked)
+    assert model.encoder.segments.table.shape == shape
+    assert model.encoder.encoding.values.shape[0] == 1
+    model.save_pretrained(tmp_path / "tuned")  # and a model that has segments keeps them
+    shutil.copytree(
+        tmp_path / "shared",
+        tmp_path / "tuned",
+        dirs_exist_ok=True,
+        ignore=lambda *_: ["config.json", "model.safetensors"],
+    )
+    again, _ = loaded(tmp_path, "tuned", "builtin:entailment", segments="per-head")
+    assert torch.equal(again.encoder.segments.table, model.encoder.segments.table)
+
+
 def test_the_body_is_the_checkpoints_and_the_head_the_seeds(folders):
     first, second = (loaded(folders, "ours", "builtin:entailment", seed)[0] for seed in (0, 1))
     again = loaded(folders, "ours", "builtin:entailment", 0)[0]

@@ -102,7 +102,7 @@ def parameters(size: str, data: str | None) -> Plan:
         if averages
         else {},
         paper=DIET,
-        notes=CHOICES,
+        choices=CHOICES,
     )
 
 

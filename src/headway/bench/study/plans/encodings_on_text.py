@@ -7,13 +7,23 @@ from dataclasses import replace
 from headway.bench.study.plan import Claim, Column, Plan, Row
 from headway.bench.study.plans import recipes
 from headway.bench.study.plans.glue_tables import builtin_column, builtin_tasks
-from headway.bench.study.plans.rows import FASTER, FASTER_NOTE, linformer
+from headway.bench.study.plans.rows import FASTER, FASTER_NOTE, linformer, local, performer
 from headway.bench.tasks.finetune import Data, FinetuneConfig, Grid
 from headway.bench.tasks.finetune.recipes import full
 from headway.bench.tasks.pretrain import Intervals, Optimisation, PretrainConfig
 
 TASKS = {"sst2": "SST-2", "cola": "CoLA", "mrpc": "MRPC", "stsb": "STS-B", "rte": "RTE"}  # WNLI: in no paper's mean
 WANG, LINEAR = linformer(32)
+
+
+NO_QUERIES = {"attention": "synthesizer"}
+
+
+def _renamed(row: Row, name: str) -> Row:
+    """Name a row of another kind of attention as this table does."""
+    added = "scores" in row.choice.kinds[0].places
+    name = f"{name}, {row.choice.name}"
+    return replace(row, name=name, position_rate=FASTER if added else row.position_rate)
 
 
 def _per_head(name: str, encoding: str) -> Row:
@@ -50,6 +60,12 @@ ROWS: tuple[Row, ...] = (
     Row(name="learned + diet-abs 64", encoding="learned+diet-abs:rank=64,segments=input"),
     WANG,
     replace(LINEAR, position_rate=FASTER),
+    Row(name="music-transformer", encoding="music-transformer"),
+    replace(_per_head("random synthesizer", "synthesizer"), changes=NO_QUERIES),
+    replace(_per_head("factorised synthesizer, rank 8", "synthesizer:rank=8"), changes=NO_QUERIES),
+    replace(_per_head("diet-rel without q and k", "diet-rel"), changes=NO_QUERIES),
+    *(_renamed(row, "local") for row in local(16)),
+    *(_renamed(row, "performer") for row in performer(64)),
 )
 INPUT = ("learned", "sinusoidal")
 CLOSEST = ("learned", "diet-rel", "diet-abs 64, shared", "diet-abs 128, shared", "tisa", "t5", "tupe-abs", "tupe-rel")

@@ -153,6 +153,7 @@ def glue_plan(
         claims=claims,
         paper=f"{DIET}; its figures stand beside ours where the task is the same",
         notes=NOTES[size],
+        choices=CHOICES,
     )
 
 
@@ -165,7 +166,7 @@ NOTES: Mapping[str, tuple[str, ...]] = {
         "BERT-small on the given corpus, at most 20,000 examples a task: compare rows, not papers.",
         FASTER_NOTE,
     ),
-    "paper": CHOICES,
+    "paper": (),
 }
 
 

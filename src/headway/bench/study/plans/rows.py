@@ -61,6 +61,24 @@ def linformer(projected: int) -> tuple[Row, Row]:
     )
 
 
+def local(window: int) -> tuple[Row, Row]:
+    """Make rows of local attention (Beltagy et al. 2020), with positions at the input and with DIET-REL."""
+    changes = {"attention": "local", "window": window}
+    return (
+        Row(name="Local attention", encoding="learned:segments=input", changes=changes),
+        Row(name="Local attention, DIET-REL", encoding="diet-rel", changes=changes),
+    )
+
+
+def performer(features: int) -> tuple[Row, Row]:
+    """Make rows of Performer (Choromanski et al. 2021), with positions at the input and with DIET-REL by FFT."""
+    changes = {"attention": "performer", "num_features": features, "attention_probs_dropout_prob": 0.0}
+    return (
+        Row(name="Performer", encoding="learned:segments=input", changes=changes),
+        Row(name="Performer, DIET-REL", encoding="diet-rel:segments=input", changes=changes),
+    )
+
+
 def published(row: Row, columns: tuple[str, ...], figures: tuple[float, ...]) -> Row:
     """Return the row with the figures of a line of a table, column by column."""
     return replace(row, published=dict(zip(columns, figures, strict=True)))
@@ -70,14 +88,17 @@ def of_size(rows: tuple[Row, ...], size: str, *, shorter: int = 1) -> tuple[Row,
     """Return a paper's rows for a size; other sizes than paper have no published figures, because models differ.
 
     Args:
-        shorter: the ratio of the paper's text length to that of size gpu, by which projected lengths are divided.
+        shorter: the ratio of the paper's text length to that of size gpu, by which projected lengths and windows are
+            divided.
     """
     if size == "paper":
         return rows
     rows = tuple(SHAW_CLIPPED if row.name == SHAW_ROW.name else row for row in rows)
     if size == "quick":
-        return tuple(replace(_divided(row, rank=8, projected_length=8), published={}) for row in rows)
-    rows = tuple(replace(_divided(row, rank=1, projected_length=shorter), published={}) for row in rows)
+        return tuple(
+            replace(_divided(row, rank=8, projected_length=8, window=8, num_features=8), published={}) for row in rows
+        )
+    rows = tuple(replace(_divided(row, rank=1, projected_length=shorter, window=shorter), published={}) for row in rows)
     return tuple(replace(row, position_rate=FASTER) if row.choice.name in ADDED else row for row in rows)
 
 
