@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     )
     from headway.pretrained.analysis import Measures, analyze
     from headway.pretrained.conversion.surgery import convert
+    from headway.pretrained.fusing import Fusing, fuse, fused, unfuse
 
 _HOMES = {
     "attention": "headway.attention.call",
@@ -73,6 +74,10 @@ _HOMES = {
     "analyze": "headway.pretrained.analysis",
     "Measures": "headway.pretrained.analysis",
     "convert": "headway.pretrained.conversion.surgery",
+    "fuse": "headway.pretrained.fusing",
+    "fused": "headway.pretrained.fusing",
+    "unfuse": "headway.pretrained.fusing",
+    "Fusing": "headway.pretrained.fusing",
 }
 
 __all__ = [
@@ -88,6 +93,7 @@ __all__ = [
     "EncoderForSequenceClassification",
     "EncoderModel",
     "Explanation",
+    "Fusing",
     "LowRank",
     "Measures",
     "RelativeKeys",
@@ -103,9 +109,12 @@ __all__ = [
     "convert",
     "encoding",
     "explain",
+    "fuse",
+    "fused",
     "preset",
     "self_attention",
     "translation_preset",
+    "unfuse",
 ]
 
 

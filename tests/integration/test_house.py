@@ -22,6 +22,7 @@ ALLOWED = {  # room -> rooms it may import, beside storage.py (docs/architecture
     "models": {"attention", "encodings", "bias", "running"},
     "pretrained/analysis": {*LIBRARY},
     "pretrained/conversion": {*LIBRARY, "pretrained/analysis", "running"},
+    "pretrained/fusing": {*LIBRARY, "running"},
     "bench/data": set(),
     "bench/tasks": {*LIBRARY, "pretrained/conversion", "bench/data", "bench/processes", "bench/recording"},
     "bench/cost": {*LIBRARY, "bench/recording", "bench/statistics"},

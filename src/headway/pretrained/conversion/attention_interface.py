@@ -21,7 +21,7 @@ from headway.bias import Bias, Dense, RelativeKeys
 from headway.encodings import Encoding
 from headway.running import may_read
 
-NAME = "headway"
+NAME = "headway_converted"  # "headway" is that of models as they are (headway.pretrained.fusing)
 ARGUMENT = "headway_pass"
 
 

@@ -75,7 +75,7 @@ class Converted(PreTrainedModel):  # type: ignore[misc]
         return Conversion.of(self.config)
 
     def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args: Any, **kwargs: Any) -> str:
-        _check_implementation(NAME if attn_implementation is None else attn_implementation)
+        _check_implementation(NAME if attn_implementation in (None, "headway") else attn_implementation)
         return NAME
 
 

@@ -127,7 +127,7 @@ def test_another_attention_is_refused_at_every_turn(tiny, ids, tmp_path):
     model.bert.set_attn_implementation("eager")  # the model inside is transformers' own class
     with pytest.raises(ValueError, match="got 'eager'"):
         model(ids)
-    model.config._attn_implementation = "headway"
+    model.set_attn_implementation("headway")
     assert model(ids).logits.isfinite().all()
 
 
@@ -136,7 +136,7 @@ def test_a_part_called_alone_raises_rather_than_lose_the_bias(tiny, ids):
     with pytest.raises(ValueError, match="expected the bias of a converted model, got none"):
         model.encoder(torch.randn(1, 5, 32, dtype=torch.float64))
     plain = tiny("bert")
-    plain.set_attn_implementation("headway")
+    plain.set_attn_implementation("headway_converted")
     with pytest.raises(ValueError, match="not converted"):
         plain(ids)
 

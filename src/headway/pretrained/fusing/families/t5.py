@@ -1,0 +1,108 @@
+"""T5 and the models that share its attention: one learned number for each head and bucket of offsets.
+
+The first layer computes the bias, or each layer does (UMT5), and transformers hands it through the layers. Here what is
+handed through is one number for each offset, (1, H, Lq + Lk - 1). They are read from the module's own `compute_bias`,
+asked for one column and one row of the matrix, so that buckets, caches and precision are transformers' own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.bias import Dense, Toeplitz
+from headway.pretrained.fusing.family import Family, Fused, Taken
+from headway.running import may_read
+
+
+class FusedT5Attention(Fused):
+    """Self-attention with a Toeplitz bias, and cross-attention, which has none."""
+
+    STRUCTURE = "Toeplitz: a number for each bucket of offsets"
+    EXPECTS = {  # noqa: RUF012
+        "compute_bias": ("query_length", "key_length", "device", "past_seen_tokens"),
+        "forward": ("hidden_states", "mask", "key_value_states", "position_bias", "past_key_values"),
+    }
+
+    def compute_bias(
+        self, query_length: int, key_length: int, device: Any = None, past_seen_tokens: Any = 0
+    ) -> Tensor:  # (1, H, Lq + Lk - 1), offset -(Lq - 1) - past_seen_tokens first
+        original = super().compute_bias  # type: ignore[misc]
+        column = original(query_length, 1, device=device, past_seen_tokens=past_seen_tokens)  # (1, H, Lq, 1)
+        row = original(1, key_length, device=device, past_seen_tokens=past_seen_tokens)  # (1, H, 1, Lk)
+        return torch.cat([column.squeeze(3).flip(2), row.squeeze(2)[..., 1:]], 2)
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if is_cross_attention(self) and not args and kwargs.get("position_bias") is None:
+            kwargs["position_bias"] = hidden_states.new_zeros(1, 1, 1)  # transformers would make (1, H, Lq, Lk) zeros
+        return super().forward(hidden_states, *args, **kwargs)  # type: ignore[misc]
+
+    def taken(self, position_bias: Tensor | None, mask: Tensor | None, q_len: int, k_len: int) -> Taken:
+        if is_cross_attention(self) or position_bias is None:
+            return Taken(None, mask)
+        return Taken(Toeplitz(position_bias, q_len), mask)
+
+    def structure(self) -> str:
+        return "no bias (cross-attention)" if is_cross_attention(self) else super().structure()
+
+    @classmethod
+    def why_not(cls, module: Any) -> str | None:
+        return (
+            None if hasattr(module, "is_causal") else "it does not say whether it is causal (transformers before 5.17?)"
+        )
+
+
+class FusedUMT5Attention(FusedT5Attention):
+    """The same with a table in each layer."""
+
+    STRUCTURE = "Toeplitz: a number for each bucket of offsets and each layer"
+    EXPECTS = {  # noqa: RUF012
+        "compute_bias": ("query_length", "key_length", "device", "past_seen_tokens"),
+        "forward": ("hidden_states", "encoder_hidden_states", "past_key_values", "attention_mask"),
+    }
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return super(FusedT5Attention, self).forward(*args, **kwargs)  # type: ignore[misc]
+
+
+class FusedSwitchAttention(FusedT5Attention):
+    """The encoder's padding comes as numbers that are added to the scores, 0 or as low as a number can be."""
+
+    def taken(self, position_bias: Tensor | None, mask: Tensor | None, q_len: int, k_len: int) -> Taken:
+        if mask is not None and mask.is_floating_point() and mask.shape[2] == 1:
+            mask = mask > torch.finfo(mask.dtype).min
+            mask = None if may_read(mask) and bool(mask.all()) else mask
+        return super().taken(position_bias, mask, q_len, k_len)
+
+
+class FusedUdopAttention(FusedT5Attention):
+    """The encoder's bias is a sum over the text's order and the places on the page: a matrix for each sequence."""
+
+    STRUCTURE = "Dense in the encoder: order, x and y; Toeplitz in the decoder: buckets of offsets"
+
+    def taken(self, position_bias: Tensor | None, mask: Tensor | None, q_len: int, k_len: int) -> Taken:
+        if self.is_decoder or position_bias is None:  # type: ignore[attr-defined]
+            return super().taken(position_bias, mask, q_len, k_len)
+        return Taken(Dense(position_bias), mask)
+
+
+def is_cross_attention(module: Any) -> bool:
+    """Return whether a module of a decoder attends to the encoder: these modules alone are not causal there."""
+    return bool(module.config.is_decoder and not module.is_causal)
+
+
+def _family(model: str, name: str, part: type[FusedT5Attention] = FusedT5Attention, **more: Any) -> Family:
+    return Family(models=(model,), file=f"{model}.modeling_{model}", parts={name: part}, **more)
+
+
+FAMILIES = (
+    _family("t5", "T5Attention"),
+    _family("mt5", "MT5Attention"),
+    _family("umt5", "UMT5Attention", FusedUMT5Attention),
+    _family("switch_transformers", "SwitchTransformersAttention", FusedSwitchAttention),
+    _family("pop2piano", "Pop2PianoAttention"),
+    _family("udop", "UdopAttention", FusedUdopAttention),
+    _family("pix2struct", "Pix2StructTextAttention", interface={"Pix2StructVisionAttention": "no bias"}),
+)

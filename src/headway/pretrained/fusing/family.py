@@ -1,0 +1,88 @@
+"""What a family of models is: which of transformers' modules compute attention, and where their bias comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib import import_module
+from inspect import signature
+from typing import Any, ClassVar, NamedTuple
+
+import transformers
+from torch import Tensor
+
+from headway.bias import Bias
+
+
+class Taken(NamedTuple):
+    """What headway's attention is given in place of what transformers would add to the scores."""
+
+    bias: Bias | None
+    mask: Tensor | None
+
+
+class Fused:
+    """Base of what is put before a class of transformers, so that its instances hand on structures.
+
+    A module is fused by giving it a class that inherits from a subclass of this one and from its own class. It keeps
+    its parameters, their names and its settings.
+    """
+
+    STRUCTURE: ClassVar[str] = ""  # what the scores get, for people
+    EXPECTS: ClassVar[dict[str, tuple[str, ...]]] = {}  # methods of the original, and their parameters after self
+
+    def taken(self, position_bias: Tensor | None, mask: Tensor | None, q_len: int, k_len: int) -> Taken:
+        """Return bias and mask of a call of the attention interface, made of what the module hands to it."""
+        raise NotImplementedError
+
+    def structure(self) -> str:
+        """Return what the scores of this module get, for people."""
+        return self.STRUCTURE
+
+    @classmethod
+    def why_not(cls, module: Any) -> str | None:
+        """Reason why this one module cannot be fused, or None."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Family:
+    """Models that compute attention alike.
+
+    Args:
+        models: values of `config.model_type`.
+        file: name of transformers' module, after "transformers.models.".
+        parts: class of that file -> what is put before it.
+        interface: class of that file that goes through the attention interface as it is -> what its scores get.
+        left: class of that file that stays transformers' own -> why.
+    """
+
+    models: tuple[str, ...]
+    file: str
+    parts: dict[str, type[Fused]] = field(default_factory=dict)
+    interface: dict[str, str] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+
+    def original(self, name: str) -> type:
+        """Return a class of transformers' file; raise NotImplementedError if this version has none."""
+        found: type | None = getattr(import_module(f"transformers.models.{self.file}"), name, None)
+        if found is None:
+            raise NotImplementedError(
+                f"transformers {transformers.__version__} has no {name} in {self.file}; headway knows this family from "
+                f"another version. Install one that docs/fuse.md names."
+            )
+        return found
+
+    def check_version(self) -> None:
+        """Raise NotImplementedError unless the classes and methods are those that the family was written for."""
+        for name, part in self.parts.items():
+            original = self.original(name)
+            for method, expected in part.EXPECTS.items():
+                found = tuple(signature(getattr(original, method)).parameters) if hasattr(original, method) else ()
+                if tuple(each for each in found if each not in ("self", "kwargs")) != expected:
+                    raise NotImplementedError(
+                        f"{name}.{method}: expected the parameters {', '.join(expected)}, got "
+                        f"{', '.join(found) or 'no such method'} in transformers {transformers.__version__}. The "
+                        f"attention of this version looks different; the model is unchanged."
+                    )
+        for name in self.interface:
+            self.original(name)

@@ -1,0 +1,161 @@
+"""transformers' attention interface, answered by headway's attention, for models as they are.
+
+transformers calls, by the name in `config._attn_implementation`, one function for the mask and one for attention. The
+mask function keeps a causal mask as what it is, so that no (Lq, Lk) matrix is made: it returns None where nothing is
+padding, (B, Lk) for padding in causal order, (B, 1, 1, Lk) for padding in any order, and (B, 1, Lq, Lk) for all else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
+
+from headway.attention.call import attention
+from headway.attention.eager import weighted
+from headway.attention.request import checked
+from headway.bias import Bias, Dense, LowRank
+from headway.pretrained.fusing.family import Fused
+from headway.running import may_read
+
+NAME = "headway"
+
+# Arguments that change the scores or the cache in ways that headway's attention does not have.
+UNSUPPORTED = ("softcap", "s_aux", "cache", "head_mask", "block_mask")
+
+
+def mask_of_call(
+    *,
+    attention_mask: Tensor | None = None,  # (B, Lk), True = a token
+    mask_function: Any = causal_mask_function,
+    allow_is_causal_skip: bool = True,
+    allow_is_bidirectional_skip: bool = False,
+    **kwargs: Any,
+) -> Tensor | None:
+    """Return what attention needs to know of a mask; see the module's first lines."""
+    q_len, k_len = kwargs.get("q_length"), kwargs.get("kv_length")
+    q_start, k_start = kwargs.get("q_offset", 0), kwargs.get("kv_offset", 0)
+    padding_fits = attention_mask is None or attention_mask.shape[-1] == k_len
+    if mask_function is bidirectional_mask_function and allow_is_bidirectional_skip and padding_fits:
+        keep = _padding(attention_mask)
+        return None if keep is None else keep[:, None, None, :]
+    # A static cache gives the offset as a tensor, and more keys than there are tokens.
+    known = q_len is not None and k_len is not None and not isinstance(q_start, Tensor)
+    ends_meet = known and k_start == 0 and q_start + q_len == k_len
+    if mask_function is causal_mask_function and allow_is_causal_skip and ends_meet and padding_fits:
+        return _padding(attention_mask)
+    return whole_mask(attention_mask=attention_mask, mask_function=mask_function, **kwargs)
+
+
+def whole_mask(**kwargs: Any) -> Tensor | None:  # boolean (B, 1, Lq, Lk)
+    """Return the mask of every query and key, as transformers makes it."""
+    whole: Tensor | None = sdpa_mask(**{**kwargs, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
+    return whole
+
+
+def _padding(attention_mask: Tensor | None) -> Tensor | None:  # boolean (B, Lk), or None where nothing is padding
+    if attention_mask is None:
+        return None
+    keep = attention_mask.bool()
+    return None if may_read(keep) and bool(keep.all()) else keep
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,  # (B, H, Lq, D)
+    key: Tensor,  # (B, Hk, Lk, D)
+    value: Tensor,  # (B, Hk, Lk, D)
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:  # (B, Lq, H, D), and the weights (B, H, Lq, Lk) if they were asked for
+    """Attention of one layer, as transformers calls it."""
+    for name in UNSUPPORTED:
+        if kwargs.get(name) is not None:
+            raise NotImplementedError(
+                f"{type(module).__name__}: {name} is not supported by attn_implementation={NAME!r}. "
+                f"Use 'eager' for this model."
+            )
+    bias: Bias | None = None
+    if isinstance(module, Fused):
+        taken = module.taken(position_bias, attention_mask, query.shape[-2], key.shape[-2])
+        bias, attention_mask = taken.bias, taken.mask
+    elif position_bias is not None:
+        bias = Dense(position_bias)
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    asked = kwargs.get("output_attentions", getattr(getattr(module, "config", None), "output_attentions", False))
+    return run(
+        query,
+        key,
+        value,
+        bias=bias,
+        mask=attention_mask,
+        is_causal=is_causal,
+        scale=scaling,
+        dropout=dropout if module.training else 0.0,
+        with_weights=bool(asked),
+    )
+
+
+def run(
+    q: Tensor,  # (B, H, Lq, D)
+    k: Tensor,  # (B, Hk, Lk, D)
+    v: Tensor,  # (B, Hk, Lk, D)
+    *,
+    bias: Bias | None,
+    mask: Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+    dropout: float,
+    with_weights: bool = False,
+) -> tuple[Tensor, Tensor | None]:  # (B, Lq, H, D), and the weights (B, H, Lq, Lk) if they were asked for
+    """Run headway's attention with a mask of `mask_of_call`, or one that the model's caller gave."""
+    causal = False
+    if mask is None:
+        causal = is_causal and q.shape[-2] > 1
+    elif mask.dim() == 2:
+        causal, mask = q.shape[-2] > 1, mask[:, None, None, :]
+    elif mask.dtype != torch.bool:
+        mask, added = allowed_and_added(mask, q.shape[-2])
+        bias = added + bias
+    arguments: dict[str, Any] = {
+        "bias": bias,
+        "value_bias": None,
+        "mask": mask,
+        "causal": causal,
+        "lengths": None,
+        "documents": None,
+        "scale": scale,
+        "dropout": dropout,
+    }
+    weights = None
+    if with_weights:
+        mixed, weights = weighted(checked(q, k, v, **arguments))
+    else:
+        mixed = attention(q, k, v, **arguments)
+    return mixed.transpose(1, 2), weights
+
+
+def allowed_and_added(
+    mask: Tensor,  # (B|1, H|1, Lq|1, Lk), added to the scores
+    q_len: int,
+) -> tuple[Tensor, Bias]:
+    """Split a matrix that is added to the scores: where it is as low as a number can be, nothing may attend."""
+    allowed = mask > torch.finfo(mask.dtype).min
+    added = mask.masked_fill(~allowed, 0.0)
+    if added.shape[2] == 1:  # the same for every query
+        return allowed, LowRank(added.new_ones(*added.shape[:2], q_len, 1), added.transpose(2, 3))
+    return allowed, Dense(added)
+
+
+def register() -> None:
+    """Register both functions under one name: without the second, transformers would leave masks out."""
+    AttentionInterface.register(NAME, attend)
+    AttentionMaskInterface.register(NAME, mask_of_call)

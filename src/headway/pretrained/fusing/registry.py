@@ -1,0 +1,59 @@
+"""All families that can be fused, by `config.model_type`, and those that cannot, with the reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.pretrained.fusing.families import t5
+from headway.pretrained.fusing.family import Family, Fused
+
+FAMILIES: dict[str, Family] = {model: family for family in (*t5.FAMILIES,) for model in family.models}
+
+_RELATIVE = "its scores are products of queries or keys with a table of offsets, which no structure of headway has yet"
+REFUSED: dict[str, str] = {
+    "deberta": _RELATIVE,
+    "deberta-v2": _RELATIVE,
+    "sew-d": _RELATIVE,
+    "xlnet": _RELATIVE,
+    "funnel": _RELATIVE,
+    "wav2vec2-conformer": _RELATIVE,
+    "wav2vec2-bert": _RELATIVE,
+    "seamless_m4t": _RELATIVE,
+    "seamless_m4t_v2": _RELATIVE,
+    "parakeet_encoder": _RELATIVE,
+    "speecht5": _RELATIVE,
+    "inkling": _RELATIVE,
+    "longt5": "its encoder computes attention in blocks with neighbours, which headway's attention does not have",
+}
+
+_CLASSES: dict[type, type] = {}  # transformers' class -> the class of its fused modules
+
+
+def family_of(model_type: str) -> Family:
+    """Return the family of a model type; raise NotImplementedError with the reason if it has none."""
+    if model_type in FAMILIES:
+        return FAMILIES[model_type]
+    if model_type in REFUSED:
+        raise NotImplementedError(f"model: {model_type!r} cannot be fused: {REFUSED[model_type]}. See docs/fuse.md.")
+    raise NotImplementedError(
+        f"model: expected one of {', '.join(sorted(FAMILIES))}, got {model_type!r}. A model that goes through "
+        f"transformers' attention interface can be loaded with attn_implementation='headway'."
+    )
+
+
+def fused_class(original: type, part: type[Fused]) -> type:
+    """Return the class that modules of `original` get, the same one every time."""
+    if original not in _CLASSES:
+        name = f"Fused{original.__name__}"
+        doc = f"{original.__name__} that hands headway's attention its bias as a structure: {part.STRUCTURE}."
+        _CLASSES[original] = type(name, (part, original), {"__module__": __name__, "__doc__": doc})
+    return _CLASSES[original]
+
+
+def __getattr__(name: str) -> Any:
+    """Return a fused class by its name, as unpickling needs."""
+    for family in FAMILIES.values():
+        for original, part in family.parts.items():
+            if name == f"Fused{original}":
+                return fused_class(family.original(original), part)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

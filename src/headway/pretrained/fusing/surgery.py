@@ -1,0 +1,139 @@
+"""`fuse`, `unfuse` and `fused`: transformers' models, in place, on headway's attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from headway.pretrained.fusing.family import Family, Fused
+from headway.pretrained.fusing.interface import NAME, register
+from headway.pretrained.fusing.registry import family_of, fused_class
+
+M = TypeVar("M", bound=nn.Module)
+
+RECORD = "_headway_fused"  # attribute of a fused model: submodule -> its attention implementation before
+
+
+@dataclass(frozen=True)
+class Fusing:
+    """What `fuse` did to a model.
+
+    Args:
+        replaced: name of an attention module -> what its scores get, as a structure.
+        left: name of an attention module that is still transformers' own -> why.
+    """
+
+    replaced: dict[str, str]
+    left: dict[str, str]
+
+    def __str__(self) -> str:
+        lines = [f"{name}: {what}" for name, what in self.replaced.items()]
+        lines += [f"{name}: left to transformers, {why}" for name, why in self.left.items()]
+        return "\n".join(lines) or "no attention modules"
+
+
+def fuse(model: M) -> M:
+    """Give a transformers model headway's attention, in place, and return it.
+
+    Outputs and gradients stay the same, weights, their names and the configuration too, so that `save_pretrained`
+    writes a plain checkpoint. `unfuse` puts everything back; `fused` says what was replaced. Queries in the padding
+    that may attend to nothing get zeros, where transformers gives them the mean of all values.
+
+    Raises:
+        TypeError: it is not a transformers model, but one that wraps it or a part of one.
+        ValueError: the model, or a part of it, is fused already.
+        NotImplementedError: headway does not know its attention; the message says why. The model is unchanged.
+    """
+    family = _checked(model)
+    swaps = _swaps(model, family)
+    if not swaps and not _names(model, family, family.interface):
+        raise NotImplementedError(f"model: {type(model).__name__} has no attention that can be fused.")
+    register()
+    for module, replacement in swaps:
+        module.__class__ = replacement
+    setattr(model, RECORD, _exchange_implementations(model))
+    return model
+
+
+def unfuse(model: M) -> M:
+    """Undo `fuse`, in place, and return the model."""
+    before = getattr(model, RECORD, None)
+    if before is None:
+        raise ValueError(f"model: {type(model).__name__} is not fused. Give unfuse the model that fuse was given.")
+    for module in model.modules():
+        if isinstance(module, Fused):
+            ancestors = type(module).__mro__
+            module.__class__ = ancestors[ancestors.index(Fused) + 1]
+    for name, implementation in before.items():
+        part: Any = model.get_submodule(name)
+        part.config._attn_implementation = {"": implementation}
+    delattr(model, RECORD)
+    return model
+
+
+def fused(model: nn.Module) -> Fusing:
+    """Return which attention modules of a model run on headway's attention, and why the others do not."""
+    if not isinstance(model, PreTrainedModel):
+        raise TypeError(f"model: expected a transformers model, got {type(model).__name__}.")
+    family = family_of(model.config.model_type)
+    if getattr(model, RECORD, None) is None:
+        names = _names(model, family, {**family.parts, **family.interface})
+        return Fusing({}, {**dict.fromkeys(names, "the model is not fused"), **_names(model, family, family.left)})
+    replaced = {name: module.structure() for name, module in model.named_modules() if isinstance(module, Fused)}
+    return Fusing({**replaced, **_names(model, family, family.interface)}, _names(model, family, family.left))
+
+
+def _checked(model: Any) -> Family:
+    if not isinstance(model, PreTrainedModel):
+        raise TypeError(
+            f"model: expected a transformers model, got {type(model).__name__}. Of a wrapped one "
+            f"(sentence-transformers, PEFT, DDP, torch.compile) fuse the model inside; a single layer cannot be fused."
+        )
+    for name, module in model.named_modules():
+        if isinstance(module, Fused) or getattr(module, RECORD, None) is not None:
+            where = f"its part {name!r}" if name and getattr(model, RECORD, None) is None else type(model).__name__
+            raise ValueError(f"model: {where} is fused already. Call headway.unfuse on what was fused first.")
+    family = family_of(model.config.model_type)
+    family.check_version()
+    return family
+
+
+def _swaps(model: nn.Module, family: Family) -> list[tuple[nn.Module, type]]:
+    """Return the modules to be replaced, each with its new class; raise NotImplementedError if one cannot be.
+
+    All or none: layers hand a structure on to one another, which a layer that is not fused would not understand.
+    """
+    swaps: list[tuple[nn.Module, type]] = []
+    for class_name, part in family.parts.items():
+        original: Any = family.original(class_name)
+        for name, module in model.named_modules():
+            if not isinstance(module, original):
+                continue
+            reason = f"it is a {type(module).__name__}, not transformers' {class_name}"
+            if type(module) is original:
+                reason = part.why_not(module) or ""
+            if reason:
+                raise NotImplementedError(f"model: {name} cannot be fused: {reason}. The model is unchanged.")
+            swaps.append((module, fused_class(original, part)))
+    return swaps
+
+
+def _names(model: nn.Module, family: Family, classes: dict[str, Any]) -> dict[str, Any]:
+    """Return the names of the modules of some classes of the family's file, each with what stands beside its class."""
+    originals = {family.original(name): what for name, what in classes.items()}
+    return {name: originals[type(module)] for name, module in model.named_modules() if type(module) in originals}
+
+
+def _exchange_implementations(model: nn.Module) -> dict[str, str]:
+    """Set headway's attention for the model and the models inside it; return what was set before."""
+    before: dict[str, str] = {}
+    seen: set[int] = set()
+    for name, module in model.named_modules():
+        if isinstance(module, PreTrainedModel) and id(module.config) not in seen:
+            seen.add(id(module.config))
+            before[name] = module.config._attn_implementation
+            module.config._attn_implementation = {"": NAME}
+    return before

@@ -1,0 +1,148 @@
+"""Tiny models of every family that can be fused, and calls of them with the loss at tokens that are no padding."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+import headway as hw
+
+T5_SIZES = {
+    "vocab_size": 60,
+    "d_model": 32,
+    "d_kv": 8,
+    "d_ff": 40,
+    "num_layers": 2,
+    "num_decoder_layers": 2,
+    "num_heads": 4,
+    "dropout_rate": 0.0,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 12,  # so that sequences reach the last bucket
+    "decoder_start_token_id": 0,
+    "pad_token_id": 0,
+}
+
+
+ENCODER_DECODER = ("encoder-decoder", "page", "patches")
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """How a small model of a family is made, and which kind of inputs it takes."""
+
+    config: str
+    model: str
+    sizes: dict[str, Any] = field(default_factory=dict)
+    kind: str = "encoder"  # or decoder, encoder-decoder, page (places of words), patches, image
+
+
+SWITCH = {"num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1, "num_experts": 2, "router_jitter_noise": 0.0}
+UDOP = {
+    **T5_SIZES,
+    "max_2d_position_embeddings": 100,
+    "relative_attention_num_buckets": 32,
+    "relative_attention_max_distance": 128,
+}
+PIX_TEXT = {
+    **{name: size for name, size in T5_SIZES.items() if name not in ("d_model", "num_decoder_layers")},
+    "hidden_size": 32,
+}
+PIX_VISION = {
+    "hidden_size": 32,
+    "patch_embed_hidden_size": 12,
+    "d_ff": 40,
+    "d_kv": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "seq_len": 24,
+    "initializer_range": 0.5,
+}
+TINY = {
+    "t5": Tiny("T5Config", "T5ForConditionalGeneration", T5_SIZES, "encoder-decoder"),
+    "mt5": Tiny("MT5Config", "MT5ForConditionalGeneration", T5_SIZES, "encoder-decoder"),
+    "umt5": Tiny("UMT5Config", "UMT5ForConditionalGeneration", T5_SIZES, "encoder-decoder"),
+    "switch_transformers": Tiny(
+        "SwitchTransformersConfig",
+        "SwitchTransformersForConditionalGeneration",
+        {**T5_SIZES, **SWITCH},
+        "encoder-decoder",
+    ),
+    "pop2piano": Tiny(
+        "Pop2PianoConfig",
+        "Pop2PianoForConditionalGeneration",
+        {**T5_SIZES, "composer_vocab_size": 3},
+        "encoder-decoder",
+    ),
+    "udop": Tiny("UdopConfig", "UdopForConditionalGeneration", UDOP, "page"),
+    "pix2struct": Tiny(
+        "Pix2StructConfig",
+        "Pix2StructForConditionalGeneration",
+        {"text_config": PIX_TEXT, "vision_config": PIX_VISION},
+        "patches",
+    ),
+    "t5-encoder": Tiny("T5Config", "T5EncoderModel", T5_SIZES, "encoder"),
+}
+
+
+def tiny_model(name: str, **changes: Any) -> Any:
+    """Return a random model in float64 with transformers' eager attention; its bias tables are random too."""
+    made = TINY[name]
+    torch.manual_seed(0)
+    config = getattr(transformers, made.config)(**{**made.sizes, "attn_implementation": "eager", **changes})
+    model = getattr(transformers, made.model)(config).double().eval()
+    draw = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if any(word in parameter_name for word in ("relative", "rel_pos")):
+                parameter.copy_(torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
+    return model
+
+
+@dataclass
+class Call:
+    """Inputs of a model, and how its output becomes numbers to compare."""
+
+    inputs: dict[str, Any]
+    keep: Tensor | None  # (B, L), True where the output is compared
+
+    def compared(self, model: Any) -> Tensor:
+        output = model(**self.inputs)
+        main = output.logits if "logits" in output else output.last_hidden_state
+        return main if self.keep is None else main[self.keep]
+
+
+def call_of(name: str, batch: int, length: int, padding: str, seed: int = 2) -> Call:
+    """Return random inputs; `padding` is none, right or left, and leaves each sequence at least two tokens."""
+    draw = torch.Generator().manual_seed(seed)
+    ids = torch.randint(2, 60, (batch, length), generator=draw)
+    keep = torch.ones(batch, length, dtype=torch.bool)
+    if padding != "none":
+        for row in range(batch):
+            count = int(torch.randint(0, max(length - 1, 1), (), generator=draw))
+            if count:
+                keep[row, slice(0, count) if padding == "left" else slice(length - count, None)] = False
+    inputs: dict[str, Any] = {"input_ids": ids}
+    if padding != "none":
+        inputs["attention_mask"] = keep.long()
+    if TINY[name].kind == "page":
+        inputs["bbox"] = torch.rand(batch, length, 4, generator=draw, dtype=torch.float64).sort(-1).values
+    if TINY[name].kind == "patches":
+        del inputs["input_ids"]
+        patches = torch.randn(batch, length, 12, generator=draw, dtype=torch.float64)
+        places = (torch.arange(length, dtype=torch.float64) % 23)[None, :, None].expand(batch, length, 2)
+        inputs["flattened_patches"] = torch.cat([places, patches], -1)
+    if TINY[name].kind in ENCODER_DECODER:
+        inputs["decoder_input_ids"] = torch.randint(2, 60, (batch, 9), generator=draw)
+        return Call(inputs, None)
+    return Call(inputs, keep)
+
+
+def pair(name: str, **changes: Any) -> tuple[Any, Any]:
+    """Return a model and a copy of it that is fused."""
+    model = tiny_model(name, **changes)
+    return model, hw.fuse(copy.deepcopy(model))

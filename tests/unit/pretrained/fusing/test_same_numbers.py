@@ -1,0 +1,114 @@
+"""A fused model computes what transformers' eager attention computes, in float64: outputs and every gradient."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fusing_cases import ENCODER_DECODER, TINY, call_of, pair, tiny_model
+
+import headway as hw
+from headway.pretrained.fusing import FAMILIES
+
+GENERATING = [name for name, made in TINY.items() if made.kind in ("decoder", *ENCODER_DECODER)]
+
+
+def test_every_family_is_tried():
+    tried = {tiny_model(name).config.model_type for name in TINY}
+    assert tried == set(FAMILIES)
+
+
+@pytest.mark.parametrize("padding", ["none", "right", "left"])
+@pytest.mark.parametrize(("batch", "length"), [(3, 17), (1, 24), (2, 1)])
+@pytest.mark.parametrize("name", TINY)
+def test_outputs_and_gradients(name, batch, length, padding, same):
+    same(*pair(name), call_of(name, batch, length, padding))
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_the_bias_matters(name):
+    """Else all other tests here could pass without one."""
+    if not FAMILIES[tiny_model(name).config.model_type].parts:
+        pytest.skip("the family has no bias, masks alone")
+    model, other = pair(name)
+    call = call_of(name, 2, 17, "none")
+    with torch.no_grad():
+        for key, parameter in other.named_parameters():
+            if "relative" in key:
+                parameter.mul_(-1)
+        assert (call.compared(model) - call.compared(other)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static", "none"])
+@pytest.mark.parametrize("padding", ["none", "left"])
+@pytest.mark.parametrize("name", GENERATING)
+def test_generation_token_by_token(name, padding, cache):
+    model, other = pair(name)
+    inputs = call_of(name, 3, 7, padding).inputs
+    inputs.pop("decoder_input_ids", None)
+    if name == "pop2piano":
+        pytest.skip("its generate takes audio; its classes are T5's")
+    asked = {"use_cache": cache != "none", "max_new_tokens": 8, "do_sample": False}
+    if cache == "static":
+        asked["cache_implementation"] = "static"
+    asked |= {"output_scores": True, "return_dict_in_generate": True}
+    theirs, ours = model.generate(**inputs, **asked), other.generate(**inputs, **asked)
+    assert torch.equal(theirs.sequences, ours.sequences)
+    for a, b in zip(theirs.scores, ours.scores, strict=True):
+        torch.testing.assert_close(b, a, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("name", TINY)
+def test_gradient_checkpointing(name, reentrant, same):
+    model, other = pair(name)
+    if not other.supports_gradient_checkpointing:
+        pytest.skip("transformers cannot checkpoint it")
+    for each in (model, other):
+        each.train()
+    other.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    if reentrant:
+        other.enable_input_require_grads()
+    same(model, other, call_of(name, 2, 11, "right"))
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_attention_weights_are_given_where_they_are_asked_for(name):
+    model, other = pair(name)
+    call = call_of(name, 2, 9, "right")
+    theirs = model(**call.inputs, output_attentions=True)
+    ours = other(**call.inputs, output_attentions=True)
+    for field in ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions"):
+        for a, b in zip(theirs.get(field) or (), ours.get(field) or (), strict=True):
+            if b is None and name == "pix2struct":  # the model does not tell its text layers that weights are wanted
+                continue
+            rows = call.keep if a.shape[-2] == 9 and call.keep is not None else torch.ones(a.shape[0], a.shape[-2]) > 0
+            torch.testing.assert_close(b.transpose(1, 2)[rows], a.transpose(1, 2)[rows], rtol=0, atol=1e-9)
+            assert len(theirs[field]) > 0
+
+
+def test_compiled(same):
+    model, other = pair("t5-encoder")
+    other.forward = torch.compile(other.forward, backend="aot_eager", dynamic=False)
+    same(model, other, call_of("t5-encoder", 2, 13, "right"))
+
+
+def test_no_square_matrix_is_made_for_the_bias_of_t5():
+    """The bias that the layers share has a number for each offset, not for each pair."""
+    other = pair("t5-encoder")[1]
+    shapes = []
+    attention = other.encoder.block[1].layer[0].SelfAttention
+    attention.register_forward_pre_hook(lambda m, a, k: shapes.append(k["position_bias"].shape), with_kwargs=True)
+    other(torch.arange(2, 22)[None])
+    assert shapes == [(1, 4, 39)]
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_by_name_alone(name, same):
+    """attn_implementation="headway" without `fuse`, for models that go through transformers' interface."""
+    import headway.pretrained  # noqa: F401  # registers the name
+
+    if name in ("mpnet", "bloom", "mpt", "falcon", "layoutlmv3", "data2vec-vision"):
+        pytest.skip("the family computes attention itself")
+    model, other = tiny_model(name), tiny_model(name, attn_implementation="headway")
+    assert not hw.fused(other).replaced
+    same(model, other, call_of(name, 3, 12, "right"))
