@@ -49,9 +49,7 @@ class FusedT5Attention(Fused):
 
     @classmethod
     def why_not(cls, module: Any) -> str | None:
-        return (
-            None if hasattr(module, "is_causal") else "it does not say whether it is causal (transformers before 5.17?)"
-        )
+        return None if hasattr(module, "is_causal") else "in this version it does not say whether it is causal"
 
 
 class FusedUMT5Attention(FusedT5Attention):
