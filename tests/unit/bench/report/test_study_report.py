@@ -8,17 +8,19 @@ import re
 import runpy
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
 
 from headway.bench.report.study import report_study
+from headway.bench.report.study.page import draw_bars
 from headway.bench.report.study.tables import as_csv, as_latex, as_markdown, legend, on_terminal, write_spread
 from headway.bench.study.store import export_study, read_records
 from headway.storage import read_json, write_json
 
 made = runpy.run_path(str(Path(__file__).parent / "study_results.py"))
-HOSTILE, study_results = made["HOSTILE"], made["study_results"]
+HOSTILE, study_results, cell, column = (made[name] for name in ("HOSTILE", "study_results", "cell", "column"))
 
 
 @pytest.fixture
@@ -91,7 +93,43 @@ def test_the_terminal_has_table_claims_failures_and_paths(folder):
     assert f"supported: per-head is above input ({numbers})" in said
     assert numbers in (folder / "report.html").read_text()
     assert f"failed: cola, {HOSTILE}: jobs/finetune-1/log.txt (status 1):" in said
-    assert f"wrote {folder / 'report.html'}, table.csv, table.md, table.tex" in said
+    assert f"wrote {folder / 'report.html'}, table.csv, table.md, table.tex, bars.svg" in said
+
+
+def bar_widths(picture):
+    """Widths of the bars of a picture, ours and the paper's, in order."""
+    return {
+        kind: [float(width) for width in re.findall(rf'<rect class="{kind}"[^>]* width="([\d.]+)"', str(picture))]
+        for kind in ("ours", "papers")
+    }
+
+
+def test_bars_are_differences_from_the_baseline(folder):
+    written(folder)
+    cola, loss = draw_bars(study_results())
+    # by hand: 40, 41, 42 against 30, 32, 31 by seed: 10, 9, 11; the paper has 60.3 against 58.7
+    for said in ("CoLA, difference from the baseline, Matthews", "ours +10.0; paper +1.6", "ours −30.5"):
+        assert said in str(cola), said
+    ours, papers = bar_widths(cola)["ours"], bar_widths(cola)["papers"]
+    assert ours[1] / papers[0] == pytest.approx(10 / 1.6, rel=0.02)
+    assert ours[0] / ours[1] == pytest.approx(30.5 / 10, rel=0.02)  # -34 and -27
+    assert "ours −0.250" in str(loss)
+    drawn = ElementTree.parse(folder / "bars.svg").getroot()  # well-formed, with every name as text
+    assert any(text.text == HOSTILE for text in drawn.iter("{http://www.w3.org/2000/svg}text"))
+    page = Page((folder / "report.html").read_text())
+    assert page.tags.count("figure") >= 2 and page.tags.count("rect") == len(ours) + len(papers) + 1
+
+
+def test_times_are_in_percent_of_the_baseline():
+    results = study_results()
+    results["columns"] = [
+        column("tiny training", source="cost", value="training/tiny", scale=1.0, digits=2, higher=False),
+        column("tiny training, steps/s", source="cost", value="training/tiny/steps", scale=1.0),
+    ]
+    rounds = {"learned": cell([1.0, 1.0, 1.0]), HOSTILE: cell([]), "diet-rel": cell([1.2, 1.1, 1.15], published=1.13)}
+    results["cells"] = [rounds, rounds]
+    (picture,) = draw_bars(results)
+    assert "diet-rel; ours +15; paper +13" in str(picture) and HOSTILE not in str(picture)
 
 
 def test_a_table_too_wide_for_the_terminal_becomes_several(folder):
@@ -148,9 +186,9 @@ def test_csv_holds_all_that_is_known_of_a_cell():
     rows = list(csv.DictReader(io.StringIO(as_csv(study_results()))))
     assert len(rows) == 6
     found = {(row["row"], row["column"]): row for row in rows}
-    cell = found["diet-rel", "CoLA"]
-    assert (cell["median"], cell["runs"], cell["published"], cell["verdict"]) == ("41.0", "3", "60.3", "above")
-    assert cell["values"] == "0:40.0 1:41.0 2:42.0"
+    line = found["diet-rel", "CoLA"]
+    assert (line["median"], line["runs"], line["published"], line["verdict"]) == ("41.0", "3", "60.3", "above")
+    assert line["values"] == "0:40.0 1:41.0 2:42.0"
     assert found[HOSTILE, "Loss"]["median"] == ""
 
 
@@ -175,8 +213,8 @@ def test_latex_escapes_what_latex_reads():
 def test_marks_explain_what_occurs():
     assert [sign for sign, _ in legend(study_results())] == ["▲", "?"]
     cells = study_results()["cells"][1]
-    column = {"source": "pretrain", "digits": 3}
-    assert write_spread(cells["learned"], column) == "1 seed"
+    shown = {"source": "pretrain", "digits": 3}
+    assert write_spread(cells["learned"], shown) == "1 seed"
 
 
 def test_a_folder_without_results_is_named(tmp_path):

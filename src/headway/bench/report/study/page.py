@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from headway.bench.report.page import write_page
-from headway.bench.report.study.pictures import head_curve, scatter
+from headway.bench.report.study.pictures import Bar, bars, head_curve, scatter
 from headway.bench.report.study.tables import legend, verdict_mark, write_median, write_spread, write_value
 
 Results = Mapping[str, Any]
@@ -34,6 +34,7 @@ def study_page(results: Results, path: Path, *, analyses: Mapping[str, str] | No
         claims=results["claims"],
         legend=legend(results),
         simple=_simple(results),
+        bars=draw_bars(results),
         quality=_quality(results),
         cost=_cost(results),
         patterns=_patterns(results, analyses or {}),
@@ -67,6 +68,41 @@ def _table(results: Results) -> list[dict[str, Any]]:
         }
         for row in results["rows"]
     ]
+
+
+def draw_bars(results: Results) -> list[Any]:
+    """Draw every column as bars, as Chen et al. (2021b), Fig. 1, does: how far each row is from the baseline.
+
+    Times are in percent of the baseline's, as in their Table 1; columns without the baseline, and steps a second, which
+    are the same times, are left out.
+    """
+    pictures = []
+    for column, cells in zip(results["columns"], results["cells"], strict=True):
+        if column["source"] == "cost" and column["value"].endswith("/steps"):
+            continue
+        baseline = cells[results["study"]["baseline"]]
+        others = [row["name"] for row in results["rows"] if row["name"] != results["study"]["baseline"]]
+        rows = [_bar(name, column, cells[name], baseline) for name in others]
+        known = [row for row in rows if row.ours is not None or row.paper is not None]
+        if known:
+            in_percent = column["source"] == "cost"
+            unit = "% of its time" if in_percent else column["measure"]
+            pictures.append(bars(column["name"], unit, known, 0 if in_percent else column["digits"]))
+    return pictures
+
+
+def _bar(name: str, column: Mapping[str, Any], cell: Mapping[str, Any], baseline: Mapping[str, Any]) -> Bar:
+    """Return a row's differences from the baseline, by seed; those of times are in percent, round by round."""
+    if column["source"] == "cost":
+        differences = [100 * (ratio - 1) for ratio in cell["values"].values()]
+        paper = None if cell["published"] is None else 100 * (cell["published"] - 1)
+    else:
+        differences = [value - baseline["values"][seed] for seed, value in cell["values"].items()
+                       if seed in baseline["values"]]  # fmt: skip
+        both = cell["published"] is not None and baseline["published"] is not None
+        paper = cell["published"] - baseline["published"] if both else None
+    ours = (median(differences), min(differences), max(differences)) if differences else None
+    return Bar(name=name, ours=ours, paper=paper)
 
 
 def _published(cell: Mapping[str, Any], column: Mapping[str, Any]) -> str | None:

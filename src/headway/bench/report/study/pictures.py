@@ -1,14 +1,98 @@
-"""Pictures in SVG that need no script: cost against quality, and the curve of every head."""
+"""Pictures in SVG that need no script: bars beside a paper's, cost against quality, and the curve of every head."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
 WIDTH, HEIGHT = 640, 400
 LEFT, RIGHT, TOP, BOTTOM = 60, 130, 16, 48
 SMALL = (110, 56)  # of a head's curve
+BAR, NAMES, LABELS = 11, 210, 96  # height of a bar; width for names of rows and for the numbers behind bars
+STANDALONE = (  # of base.css and study.css, for a file that stands alone
+    "text{font:12px sans-serif;fill:#1b1f24}.title{font-weight:bold}.soft{fill:#545d68}.ours{fill:#0b62a4}"
+    ".papers{fill:none;stroke:#c04f00;stroke-width:1.5}.whisker{stroke:#1b1f24}.axis{stroke:#545d68}"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bar:
+    """A row of `bars`: how far it is from the baseline.
+
+    Args:
+        ours: median, lowest and highest difference; None without results.
+        paper: the published difference; None where there is none.
+    """
+
+    name: str
+    ours: tuple[float, float, float] | None
+    paper: float | None
+
+
+def bars(title: str, unit: str, rows: Sequence[Bar], digits: int) -> Markup:
+    """Draw differences from the baseline as bars from a common zero: ours filled, the paper's outlined below it."""
+    values = [0.0, *(value for row in rows for value in (*(row.ours or ()), row.paper) if value is not None)]
+    low, high = min(values), max(values)
+    left = NAMES + (LABELS if low < 0 else 0)
+    scale = (WIDTH - left - LABELS) / ((high - low) or 1.0)
+    zero, top, step = left - low * scale, 42, 2 * BAR + 12
+    height = top + step * len(rows) + 6
+    about = "; filled: ours, outlined: the paper" if any(row.paper is not None for row in rows) else ""
+    parts = [
+        Markup(
+            '<text class="title" x="0" y="14">{}</text><text class="soft" x="0" y="31">{}</text>'
+            '<line class="axis" x1="{:.1f}" x2="{:.1f}" y1="{}" y2="{}"/>'
+        ).format(title, f"difference from the baseline, {unit}{about}", zero, zero, top - 4, height)
+    ]
+    said = []
+    for number, row in enumerate(rows):
+        y = top + number * step
+        parts.append(Markup('<text x="{}" y="{}" text-anchor="end">{}</text>').format(NAMES - 8, y + BAR + 4, row.name))
+        said.append(row.name)
+        if row.ours is not None:
+            middle, *ends = (zero + value * scale for value in row.ours)
+            text = _signed(row.ours[0], digits)
+            parts.append(_bar("ours", zero, middle, (min(ends), max(ends)), y, text))
+            parts.append(
+                Markup('<line class="whisker" x1="{:.1f}" x2="{:.1f}" y1="{y}" y2="{y}"/>').format(*ends, y=y + BAR / 2)
+            )
+            said.append(f"ours {text}")
+        if row.paper is not None:
+            end, text = zero + row.paper * scale, _signed(row.paper, digits)
+            parts.append(_bar("papers", zero, end, (end, end), y + BAR + 2, text))
+            said.append(f"paper {text}")
+    label = f"{title}, difference from the baseline, {unit}: {'; '.join(said)}"
+    return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
+        WIDTH, height, label, Markup("").join(parts)
+    )
+
+
+def _bar(kind: str, zero: float, end: float, whisker: tuple[float, float], y: float, text: str) -> Markup:
+    """Draw a bar from zero to its end, and its number beyond the whisker."""
+    left, width = min(zero, end), max(1.0, abs(end - zero))
+    after, anchor = (max(left + width, whisker[1]) + 5, "start") if end >= zero else (min(left, whisker[0]) - 5, "end")
+    return Markup(
+        '<rect class="{}" x="{:.1f}" y="{}" width="{:.1f}" height="{}"/>'
+        '<text class="soft" x="{:.1f}" y="{}" text-anchor="{}">{}</text>'
+    ).format(kind, left, y, width, BAR, after, y + BAR - 1, anchor, text)
+
+
+def _signed(value: float, digits: int) -> str:
+    return f"{round(value, digits) + 0.0:+.{digits}f}".replace("-", "−")
+
+
+def stack(pictures: Sequence[Markup]) -> str:
+    """Join pictures of `bars` one below another into an SVG file that needs no other styles."""
+    height, parts = 0, []
+    for picture in pictures:
+        own = int(str(picture).split('viewBox="', 1)[1].split('"', 1)[0].split()[3])
+        body = str(picture).split(">", 1)[1].rsplit("</svg>", 1)[0]
+        parts.append(f'<g transform="translate(0 {height})">{body}</g>')
+        height += own + 18
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-8 -4 {WIDTH + 16} {height + 4}" width="{WIDTH + 16}">'
+    return f"{head}<style>{STANDALONE}</style>{''.join(parts)}</svg>\n"
 
 
 def scatter(points: Sequence[tuple[str, float, float]], *, x_label: str, y_label: str) -> Markup:

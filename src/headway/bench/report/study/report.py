@@ -11,7 +11,8 @@ from rich.console import Console
 
 from headway.bench.judge import judge_rows
 from headway.bench.report.analysis.page import analysis_page
-from headway.bench.report.study.page import study_page
+from headway.bench.report.study.page import draw_bars, study_page
+from headway.bench.report.study.pictures import stack
 from headway.bench.report.study.tables import as_csv, as_latex, as_markdown, notes, on_terminal
 from headway.encodings.choice import with_one_encoding
 from headway.storage import atomic_path, read_json
@@ -32,7 +33,7 @@ PARTS = (
 
 
 def report_study(folder: Path, console: Console) -> Path:
-    """Print the table, write report.html, table.csv, table.md and table.tex beside results.json, and name them."""
+    """Print the table, and write report.html, tables as CSV, Markdown and LaTeX, and bars.svg beside results.json."""
     results = read_results(folder)
     for table in on_terminal(results, console.width):
         console.print(table)
@@ -45,6 +46,7 @@ def report_study(folder: Path, console: Console) -> Path:
         ("table.csv", as_csv(results)),
         ("table.md", as_markdown(results)),
         ("table.tex", as_latex(results)),
+        ("bars.svg", stack(draw_bars(results))),
     ):
         with atomic_path(folder / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
@@ -53,7 +55,9 @@ def report_study(folder: Path, console: Console) -> Path:
     for job in failed:
         first = (job["why"].splitlines() or [""])[0]
         console.print(f"{job['state']}: {job['label']}: {first}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"wrote {page}, table.csv, table.md, table.tex", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"wrote {page}, table.csv, table.md, table.tex, bars.svg", markup=False, highlight=False, soft_wrap=True
+    )
     return page
 
 
