@@ -17,8 +17,9 @@ from headway.encodings import ENCODINGS, EncodingChoice
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([DOCS / "index.md", DOCS / "idea.md", *(DOCS / "guides").glob("*.md")])
+ALL_PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("*.md"), *(DOCS / "guides").glob("*.md")])
 BLOCK = re.compile(r"^(<!-- not run: .+ -->\n)?```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-OTHERS = ("pip", "ray", "make")  # commands that are not ours
+OTHERS = ("pip", "ray", "make", "python", "git")  # commands that are not ours
 
 
 def blocks(page: Path, language: str) -> list[tuple[int, str]]:
@@ -29,13 +30,19 @@ def blocks(page: Path, language: str) -> list[tuple[int, str]]:
 
 
 def commands() -> list[tuple[str, str]]:
-    return [
-        (f"{page.name}:{line + number + 1}", command.split("  #")[0].strip())
-        for page in PAGES
-        for line, block in blocks(page, "sh")
-        for number, command in enumerate(block.splitlines())
-        if command.strip()
-    ]
+    """Where each command stands, and the command, with those over several lines joined."""
+    found = []
+    for page in ALL_PAGES:
+        for line, block in blocks(page, "sh"):
+            command = ""
+            for number, text in enumerate(block.splitlines(), line + 1):
+                command += text.split("  #")[0].strip()
+                if command.endswith("\\"):
+                    command = command[:-1]
+                elif command:
+                    found.append((f"{page.name}:{number}", command))
+                    command = ""
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +109,7 @@ def test_code_runs(page, tmp_path, monkeypatch):
 @pytest.mark.parametrize(("place", "command"), commands(), ids=lambda x: x[:50])
 def test_command_parses(place, command):
     """Every option exists and takes what it is given; nothing is run."""
-    words = shlex.split(command)
+    words = shlex.split(command.replace(" ...", ""))  # "..." stands for more of the same
     if words[0] in OTHERS:
         return
     if words[0] == "torchrun":
@@ -116,11 +123,58 @@ def parse(words: list[str]) -> None:
 
     from headway.cli import app
 
-    command, context = get_command(app), None
+    command, context, name = get_command(app), None, "headway"
     while hasattr(command, "commands"):
-        context = command.make_context(words[0], list(words), parent=context)
+        context = command.make_context(name, list(words), parent=context)
         name, command, words = command.resolve_command(context, words)
     command.make_context(name, list(words), parent=context)
+
+
+def options_and_settings() -> tuple[dict[tuple[str, ...], set[str]], set[str]]:
+    """The options of each command, and the paths that --set takes anywhere."""
+    from typer.main import get_command
+
+    from headway.bench.cost import CostConfig
+    from headway.bench.tasks.finetune import FinetuneConfig
+    from headway.bench.tasks.pretrain import PretrainConfig
+    from headway.bench.tasks.translate import TranslateConfig
+    from headway.cli import app
+    from headway.cli.settings import find_settings
+
+    found: dict[tuple[str, ...], set[str]] = {}
+
+    def collect(command, names):
+        found[names] = {flag for each in command.params for flag in (*each.opts, *each.secondary_opts)}
+        for name in getattr(command, "commands", ()):
+            collect(command.get_command(None, name), (*names, name))
+
+    collect(get_command(app), ())
+    kinds = (PretrainConfig, FinetuneConfig, TranslateConfig, CostConfig)
+    return found, {path for kind in kinds for path in find_settings(kind)}
+
+
+def test_commands_within_sentences_name_options_that_exist():
+    """Commands in running text are often cut short, so that their options alone are looked up."""
+    options, settings = options_and_settings()
+    wrong, looked_up = [], 0
+    for page in ALL_PAGES:
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for code in re.findall(r"`(headway [^`]+)`", text):
+            names: tuple[str, ...] = ()
+            words = code.split()[1:]
+            while words and (*names, words[0]) in options:
+                names = (*names, words.pop(0))
+            for word in words:
+                option = word.partition("=")[0]
+                if option.startswith("--"):
+                    looked_up += 1
+                    if option not in options[names] | {"--help", "--help-all"}:
+                        wrong.append(f"{page.name}: {code}")
+        for path in re.findall(r"--set\s+([\w.]+)=", text):
+            if path not in settings and not path.startswith("model.changes."):
+                wrong.append(f"{page.name}: --set {path}")
+    assert looked_up > 20
+    assert not wrong
 
 
 def test_an_unknown_option_is_found():

@@ -53,9 +53,9 @@ QUICK = {
     "headway pretrain": ["--steps", "4", "--corpus", "builtin:300"],
     "headway cost": ["--encodings", "none,diet-rel", "--rounds", "1", "--length", "16", "--batch", "2"],
     "headway analyze": ["--positions", "48", "--texts", "2", "--text-length", "32", "--no-figures"],
-    "headway translate train": ["--source", "builtin:300", "--steps", "2", "--evaluate-every", "2"],
+    "headway translate train": ["--source", "builtin:300", "--steps", "2", "--set", "intervals.evaluate=2"],
     "headway translate decode": ["--beam", "2"],
-    "headway finetune": ["--seeds", "1", "--learning-rate", "1e-3", "--epochs", "1", "--limit", "200"],
+    "headway finetune": ["--seeds", "1", "--learning-rate", "1e-3", "--epochs", "1", "--set", "data.limit=200"],
 }
 
 
