@@ -152,6 +152,20 @@ def test_pairs_transfer_to_another_language(folders, tmp_path):
     }
 
 
+def test_the_best_weights_are_those_of_the_metric_that_is_asked_for(folders, tmp_path):
+    """Read from the log: the score is the metric, and `highest` what each metric reached in any evaluation."""
+    config = small("builtin:similarity", folders / "ours", data=Data(limit=160), batch=16, evaluate=2)
+    config = replace(config, protocol=replace(config.protocol, metric="spearman"))
+    (done,) = run(config, tmp_path / "out", progress=False, cpu=True).runs
+    log = next((tmp_path / "out").glob("runs/*/log.jsonl")).read_text().splitlines()
+    evaluations = [entry for entry in map(json.loads, log) if "score" in entry]
+    assert len(evaluations) == 5
+    assert done["history"] == [[entry["step"], entry["dev spearman"]] for entry in evaluations]
+    assert done["score"] == done["metrics"]["dev"]["spearman"] == max(entry["dev spearman"] for entry in evaluations)
+    for metric in ("pearson", "spearman"):
+        assert done["highest"]["dev"][metric] == max(entry[f"dev {metric}"] for entry in evaluations)
+
+
 def weights(folder):
     return load_file(folder / "model" / "model.safetensors")
 
@@ -176,6 +190,7 @@ def test_a_killed_run_ends_the_same(folders, glue, tmp_path):
     first = run(config, tmp_path / "killed", resume=True, progress=False, cpu=True)
     second = run(config, tmp_path / "whole", progress=False, cpu=True)
     assert first.runs[0]["history"] == second.runs[0]["history"]
+    assert first.runs[0]["highest"] == second.runs[0]["highest"]
     assert first.score == second.score
     weights = [load_file(tmp_path / name / "model" / "model.safetensors") for name in ("killed", "whole")]
     assert weights[0].keys() == weights[1].keys()

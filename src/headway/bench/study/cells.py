@@ -1,4 +1,4 @@
-"""What the jobs of a row say of a column: one number a seed."""
+"""Cells of a study's table: one number for each seed, from the results of a row's jobs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Finished = Sequence[tuple[Planned, Result]]  # jobs of a row that are done, and 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """Numbers by seed, as the column shows them.
+    """The numbers of a row and a column by seed, in the column's units.
 
     Args:
-        expected: how many there are when all jobs are done.
-        rate: of fine-tuning, the learning rate that was best.
+        expected: how many numbers there are when all jobs are done.
+        rate: the best learning rate, of fine-tuning.
     """
 
     values: Mapping[str, float] = field(default_factory=dict)
@@ -29,21 +29,24 @@ class Cell:
 
 
 def cell(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
-    """A cell of any source but mean."""
+    """Make a cell of any source but mean."""
     return FILLED[column.source](plan, row, column, finished)
 
 
 def mean_cell(parts: Sequence[Cell]) -> Cell:
-    """The mean of other cells, over the seeds that all of them have."""
+    """Average other cells over the seeds that all of them have."""
     seeds = [seed for seed in parts[0].values if all(seed in part.values for part in parts)]
     values = {seed: fmean(part.values[seed] for part in parts) for seed in seeds}
     return Cell(values=values, expected=min(part.expected for part in parts))
 
 
 def _finetuned(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
-    """The best rate by the median of its dev scores, and the best checkpoint of each of its runs.
+    """Take the runs of the best learning rate, which is that with the highest median over seeds.
 
-    Paper:  Chen et al. (2021b), Table 2; Ke et al. (2021), Sec. 4.1
+    The median is of the number that the column shows if it is measured on dev, else of the score on dev.
+
+    Paper:  Chen et al. (2021b), Table 2, "the median of the maximum accuracy over all checkpoints among five runs";
+            Ke et al. (2021), Sec. 4.1
     """
     runs = [
         (f"{planned.seed}.{run['seed']}" if len(plan.seeds) > 1 else str(run["seed"]), run)
@@ -56,17 +59,20 @@ def _finetuned(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell
         return Cell(expected=expected)
     scores: dict[float, list[float]] = {}
     for _, run in runs:
-        scores.setdefault(run["rate"], []).append(run["score"])
+        decisive = "score" if column.value.startswith("transfer/") else column.value
+        scores.setdefault(run["rate"], []).append(_number(run, decisive))
     best = max(sorted(scores), key=lambda rate: median(scores[rate]))
     chosen = {seed: column.scale * _number(run, column.value) for seed, run in runs if run["rate"] == best}
     return Cell(values=chosen, expected=expected, rate=best)
 
 
 def _number(run: Result, where: str) -> float:
-    """score, SPLIT/METRIC, or transfer/DATA/METRIC, the mean over languages."""
+    """Read score, SPLIT/METRIC, highest/SPLIT/METRIC, or transfer/DATA/METRIC, which is the mean over languages."""
     first, *rest = where.split("/")
     if not rest:
         return float(run[first])
+    if first == "highest":
+        return float(run["highest"][rest[0]][rest[1]])
     if first == "transfer":
         return fmean(found[rest[1]] for found in run["transfer"][rest[0]].values())
     return float(run["metrics"][first][rest[0]])

@@ -1,4 +1,4 @@
-"""How long a study will take and how much disk: by the speed of jobs that are done, else by stated assumptions."""
+"""How long a study will take and how much disk it needs: from finished jobs, else from stated assumptions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from headway.bench.study.job import Job
 from headway.bench.study.store import Store, Unreadable
+from headway.storage import restore
 
 # Assumed of a machine on which nothing has been done yet: products of matrices in floating point a second, in training.
 CPU_FLOPS, GPU_FLOPS = 1e10, 1.5e14
@@ -32,7 +33,7 @@ EXAMPLES = 10_000  # of a task whose size is not published
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """Of one job; `measured` where a job of its kind and model was done before, in this store."""
+    """What one job takes; `measured` if this store has a finished job of its kind and model."""
 
     seconds: float
     bytes: float
@@ -40,7 +41,7 @@ class Estimate:
 
 
 class Estimates:
-    """What jobs of a store took, and by that what others will take."""
+    """Estimates for jobs, from what the finished jobs of a store took."""
 
     def __init__(self, store: Store, *, gpu: bool) -> None:
         self._flops = GPU_FLOPS if gpu else CPU_FLOPS
@@ -50,18 +51,18 @@ class Estimates:
         for path in sorted(store.path.glob("*/result.json")):
             try:
                 record = store.result(path.parent.name)
-                asked = _asked(store, path.parent.name)
+                if record is not None:
+                    self.learn(_asked(store, path.parent.name), record)
             except (Unreadable, ValueError, OSError):
                 continue  # an estimate does without; the runner names it
-            if record is not None:
-                self.learn(asked, record)
 
     def learn(self, job: Job, record: dict[str, Any]) -> None:
-        """Note what a job took."""
+        """Record what a finished job took."""
         self._speeds.setdefault(_alike(job), []).append(record["seconds"] / work(job))
         self._sizes.setdefault(_alike(job), []).append(record["bytes"])
 
     def of(self, job: Job) -> Estimate:
+        """Estimate a job."""
         speeds = self._speeds.get(_alike(job))
         if speeds:
             size = median(self._sizes[_alike(job)])
@@ -72,6 +73,7 @@ class Estimates:
         return Estimate(seconds=seconds, bytes=3 * 4 * job.weights, measured=False)
 
     def assumptions(self) -> str:
+        """Say what is assumed of jobs that nothing was measured of."""
         return (
             f"Where nothing was measured: {self._flops:.0e} floating-point operations a second in training, six for "
             f"every parameter and token"
@@ -81,14 +83,14 @@ class Estimates:
 
 
 def wall_time(jobs: Sequence[Job], estimates: Estimates, slots: int) -> float:
-    """Seconds until all jobs are done, so many at once: no less than the longest of them."""
+    """Return the seconds until all jobs are done, `slots` at once: no less than the longest of them."""
     shared = [estimates.of(job).seconds for job in jobs if not job.alone]
     alone = sum(estimates.of(job).seconds for job in jobs if job.alone)
     return max([sum(shared) / slots, *shared], default=0.0) + alone
 
 
 def work(job: Job) -> float:
-    """Tokens of all runs of a training; 1 for other kinds."""
+    """Return the tokens of all runs of a training; 1 for other kinds."""
     config = job.config
     if job.kind == "pretrain":
         return float(config["optimisation"]["steps"] * config["optimisation"]["batch"] * config["text"]["length"])
@@ -100,28 +102,24 @@ def work(job: Job) -> float:
 
 
 def steps(job: Job) -> float:
-    """Of all runs of a training."""
+    """Return the steps of all runs of a training."""
     if job.kind == "finetune":
         return float(_seen(job.config) / job.config["protocol"]["batch"])
     return float(job.config["optimisation"]["steps"])
 
 
 def _seen(config: Mapping[str, Any]) -> int:
-    """Examples that a sweep trains on, as often as it does."""
-    grid, known = config["grid"], [n for n in (config["data"]["limit"], _published(config["task"])) if n is not None]
-    examples = min(known, default=EXAMPLES)
-    return len(grid["rates"]) * len(grid["seeds"]) * int(config["protocol"]["epochs"]) * examples
+    """Return how many examples all runs of a sweep see together."""
+    from headway.bench.tasks.finetune import FinetuneConfig
+
+    asked = restore(FinetuneConfig, config)
+    sizes = [size for size in (asked.data.limit, asked.task_spec.train_size()) if size is not None]
+    return len(asked.grid.runs) * asked.protocol.epochs * min(sizes, default=EXAMPLES)
 
 
 def _alike(job: Job) -> Any:
-    """What makes two jobs comparable: their kind, the size of their model, their task."""
+    """Return what two jobs must have in common to take alike: kind, size of the model, task."""
     return job.kind, round(math.log2(job.weights), 1) if job.weights else 0, job.config.get("task", "")
-
-
-def _published(task: str) -> int | None:
-    from headway.bench.data.transfer.tasks import find_task
-
-    return find_task(task).train_size()
 
 
 def _asked(store: Store, key: str) -> Job:
@@ -132,7 +130,7 @@ def _asked(store: Store, key: str) -> Job:
 
 
 def free_bytes(path: os.PathLike[str]) -> int:
-    """That the disk of a path, which need not be there yet, has left."""
+    """Return the free bytes of the disk of a path, which need not exist yet."""
     import shutil
     from pathlib import Path
 

@@ -43,7 +43,7 @@ class Planned:
 def jobs(plan: Plan) -> list[Planned]:
     """All jobs of a plan, each after those it needs."""
     found: list[Planned] = []
-    found += [Planned(job=_simple(config), task=task) for task, config in plan.finetune.items() if _counted(config)]
+    found += [Planned(job=_simple(config), task=task) for task, config in plan.finetune.items() if config.has_baselines]
     if plan.pretrain is not None:
         text = _text(plan.pretrain)
         found.append(Planned(job=text))
@@ -68,10 +68,6 @@ def jobs(plan: Plan) -> list[Planned]:
 def _text(config: PretrainConfig) -> Job:
     settings = {name: value for name, value in plain_settings(config.text).items() if name not in NOT_OF_TEXT}
     return Job(kind="text", config=settings, label=f"text: {', '.join(config.text.corpus)}")
-
-
-def _counted(config: FinetuneConfig) -> bool:
-    return config.task_spec.kind != "spans"
 
 
 def _simple(config: FinetuneConfig) -> Job:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from headway.bench.cost import CostConfig
-from headway.bench.data.transfer.tasks import find_task
 from headway.bench.tasks import pretrain, translate
 from headway.bench.tasks.finetune import FinetuneConfig
 from headway.bench.tasks.finetune.trial import RunResult
@@ -74,8 +73,8 @@ class Column:
         source: the kind of job that it comes from; mean, of other columns; or part, a column of another plan.
         task: which fine-tuning task or translation; of mean, names of other columns separated by commas; of part, the
             name of one of the plan's `parts`.
-        value: where in the result: of fine-tuning score, SPLIT/METRIC, or transfer/DATA/METRIC (the mean over
-            languages); of translations also TEST/METRIC; of lengths a length; of part the name of a column; of cost
+        value: where in the result: of fine-tuning score, SPLIT/METRIC, highest/SPLIT/METRIC (over all evaluations of a
+            run) or transfer/DATA/METRIC (the mean over languages); of translations also TEST/METRIC; of lengths a length; of part the name of a column; of cost
             MODE[/MODEL[/steps]], time over the baseline's or steps a second; of other jobs the name of a number.
         measure: what it is, in words.
         scale: the shown number is this many times the saved one.
@@ -231,9 +230,17 @@ class Plan:
             if not rest:
                 _known(what, [first], _numbers(RunResult))
                 return
-            if len(rest) != (2 if first == "transfer" else 1):
-                raise ValueError(f"{what}: expected score, SPLIT/METRIC or transfer/DATA/METRIC, got {column.value!r}.")
-            asked = find_task(rest[0]) if first == "transfer" else self.finetune[column.task].task_spec
+            if len(rest) != (2 if first in ("transfer", "highest") else 1):
+                raise ValueError(
+                    f"{what}: expected score, SPLIT/METRIC, highest/SPLIT/METRIC or transfer/DATA/METRIC, got "
+                    f"{column.value!r}."
+                )
+            config = self.finetune[column.task]
+            asked = config.task_spec
+            if first == "transfer":
+                transferred = {each.task.name: each.task for each in config.transferring}
+                _known(what, [rest[0].partition("@")[0]], transferred)
+                asked = transferred[rest[0].partition("@")[0]]
             _known(what, rest[-1:], ("score", *asked.metrics))
 
     def pretrained(self, row: Row) -> tuple[int, ...]:

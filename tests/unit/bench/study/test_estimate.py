@@ -8,7 +8,8 @@ from headway.bench.study.estimate import Estimates, free_bytes, wall_time, work
 from headway.bench.study.job import Job
 from headway.bench.study.store import Store
 from headway.bench.study.view import duration
-from headway.storage import write_json
+from headway.bench.tasks.finetune import Data, FinetuneConfig, Grid, Protocol, Start
+from headway.storage import plain_settings, write_json
 
 PRETRAIN = {"optimisation": {"steps": 10, "batch": 4}, "text": {"length": 8}}
 
@@ -24,13 +25,23 @@ def done(store, job, *, seconds, size):
     write_json(store.folder(job.key) / "result.json", record)
 
 
+def tune(task, limit):
+    config = FinetuneConfig(
+        task=task,
+        start=Start(model="m"),
+        data=Data(train=("x",), limit=limit),
+        grid=Grid(rates=(1.0, 2.0), seeds=(0, 1, 2)),
+        protocol=Protocol(epochs=3, length=16),
+    )
+    return Job(kind="finetune", config=plain_settings(config))
+
+
 def test_work_is_tokens():
     assert work(pretrain(10)) == 10 * 4 * 8
-    tune = {"grid": {"rates": [1, 2], "seeds": [0, 1, 2]}, "protocol": {"epochs": 3, "length": 16}, "task": "rte"}
-    assert work(Job(kind="finetune", config={**tune, "data": {"limit": 100}})) == 6 * 3 * 100 * 16
-    assert work(Job(kind="finetune", config={**tune, "data": {"limit": None}})) == 6 * 3 * 2490 * 16
-    assert work(Job(kind="finetune", config={**tune, "data": {"limit": 20_000}})) == 6 * 3 * 2490 * 16  # all there are
-    assert work(Job(kind="finetune", config={**tune, "task": "xnli", "data": {"limit": 20_000}})) == 6 * 3 * 20_000 * 16
+    assert work(tune("rte", 100)) == 6 * 3 * 100 * 16
+    assert work(tune("rte", None)) == 6 * 3 * 2490 * 16
+    assert work(tune("rte", 20_000)) == 6 * 3 * 2490 * 16  # all there are
+    assert work(tune("xnli", 20_000)) == 6 * 3 * 20_000 * 16
     assert work(Job(kind="analyse", config={})) == 1
 
 

@@ -16,6 +16,7 @@ from headway.bench.study.plans import find_plan
 from headway.bench.study.plans.glue_tables import TABLE_2, TABLE_8, TABLE_9
 from headway.bench.study.plans.rows import CHOICES, KE, RAFFEL, SHAW_ROW, local, of_size, performer
 from headway.bench.study.plans.xtreme_tables import TABLE_3, TABLE_5
+from headway.bench.study.store import read_records
 from headway.bench.tasks.pretrain import EncoderChoice, PretrainConfig
 from headway.models.layers import LengthProjection
 from headway.storage import restore
@@ -138,3 +139,29 @@ def test_other_kinds_of_attention_are_rows_of_the_study_on_text():
     assert kinds["performer, diet-rel"] == "performer" and kinds["local, diet-rel"] == "local"
     assert kinds["music-transformer"] == "full"
     assert all(row.choice.segment_sharing is None for row in find_plan("encodings", "quick").rows)
+
+
+@pytest.mark.parametrize("name", ["encodings", "same-token"])
+def test_committed_records_count_as_done(name, tmp_path, monkeypatch):
+    """All jobs of committed records are jobs of their plan today, with segments shared as positions, as they were then.
+
+    The folder of data is the one that the records were made with; building these plans reads only names of files.
+    """
+    folder = ROOT / "results" / "studies" / name
+    results = json.loads((folder / "results.json").read_text())
+    corpora = [source.split("=")[-1] for source in results["recipes"]["pretraining"]["text"]["corpus"]]
+    monkeypatch.chdir(tmp_path)
+    for corpus in map(Path, corpora):
+        corpus.parent.mkdir(parents=True, exist_ok=True)
+        corpus.touch()
+    data = Path(corpora[0]).parents[1]
+    (data / "glue").mkdir()
+    plan = find_plan(str(folder / "plan.py") if (folder / "plan.py").is_file() else name, "gpu", str(data))
+    rows = tuple(replace(row, encoding=str(as_it_was(row.choice))) for row in plan.rows)
+    today = {each.job.key for each in jobs(replace(plan, rows=rows))}
+    assert set(read_records(folder)) <= today
+
+
+def as_it_was(choice):
+    shared = choice.segments == "per-head" and choice.sharing in ("head", "layer")
+    return replace(choice, segment_sharing=choice.sharing) if shared else choice

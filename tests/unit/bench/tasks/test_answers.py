@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.bench.data.transfer.spec import Answer, Question
-from headway.bench.tasks.finetune.answers import (
+from headway.bench.tasks.finetune.metrics import (
     answer_scores,
     exact_match,
-    f1,
     normal_mlqa,
     normal_squad,
     normalisation,
+    word_f1,
 )
 
 ASCII_PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
@@ -115,18 +115,18 @@ def test_normalisation_agrees_with_the_oracle(text, language):
 
 @given(said=LETTERS, right=LETTERS)
 def test_f1_and_exact_match_agree_with_the_oracle(said, right):
-    assert f1(said, right, normal_squad) == pytest.approx(oracle_f1(oracle(said), oracle(right)))
+    assert word_f1(said, right, normal_squad) == pytest.approx(oracle_f1(oracle(said), oracle(right)))
     assert exact_match(said, right, normal_squad) == (oracle(said) == oracle(right))
 
 
 def test_repeated_words_count_as_often_as_both_have_them():
-    assert f1("the cat cat cat", "cat cat dog", normal_squad) == pytest.approx(2 * (2 / 3) * (2 / 3) / (4 / 3))
+    assert word_f1("the cat cat cat", "cat cat dog", normal_squad) == pytest.approx(2 * (2 / 3) * (2 / 3) / (4 / 3))
 
 
 def test_empty_answers_match_exactly_but_have_no_f1():
     """The evaluator of SQuAD v1.1: without a common word F1 is 0, though nothing differs."""
     assert exact_match("", "the", normal_squad) == 1.0
-    assert f1("", "the", normal_squad) == 0.0
+    assert word_f1("", "the", normal_squad) == 0.0
 
 
 def question(name, *answers):
@@ -141,7 +141,7 @@ def test_the_best_answer_counts_and_a_missing_prediction_is_wrong():
 
 def test_mlqa_compares_in_the_language_of_the_text():
     normal = normalisation("mlqa", "zh-en")
-    assert f1("北京", "北京市", normal) == pytest.approx(2 * 2 / 5)
+    assert word_f1("北京", "北京市", normal) == pytest.approx(2 * 2 / 5)
     assert normalisation("squad", "zh")("北京 市") == "北京 市"
     with pytest.raises(ValueError, match="language: expected one of en, es, vi, de, ar, hi, zh, got 'fr'"):
         normal_mlqa("x", "fr")

@@ -27,6 +27,28 @@ def test_the_full_grid_is_the_papers():
     assert config("rte").protocol.epochs == 10
     many = config("squad")
     assert (many.protocol.epochs, many.protocol.length) == (3, 512)
+    assert {config(task).protocol.evaluate for task in ("mnli", "cola", "squad", "xnli")} == {3500}  # "3.5k"
+
+
+def test_cola_has_one_checkpoint_in_the_papers_recipe():
+    """8,551 examples in batches of 32 (Warstadt et al. 2019; Chen et al. 2021b, Table 7)."""
+    asked = config("cola")
+    assert asked.protocol.epochs * -(-8551 // asked.protocol.batch) < asked.protocol.evaluate
+
+
+def test_the_metric_that_chooses_is_one_of_the_task():
+    assert (config("qqp").protocol.metric, config("stsb").protocol.metric) == ("accuracy", "spearman")
+    assert quick("stsb", Start(model="m"), Data(train=("glue",))).protocol.metric is None
+    asked = config("rte")
+    with pytest.raises(ValueError, match="metric: expected one of accuracy, which rte has, got 'f1'"):
+        replace(asked, protocol=replace(asked.protocol, metric="f1"))
+
+
+def test_a_task_is_looked_up_once(monkeypatch):
+    asked = config("mnli", transfer=("xnli=x",))
+    monkeypatch.setattr("headway.bench.tasks.finetune.config.find_task", None)
+    assert asked.task_spec.name == "mnli" and asked.training[0].task is asked.task_spec
+    assert asked.transferring is asked.transferring
 
 
 @pytest.mark.parametrize("task", [name for name, task in TASKS.items() if "train" in task.splits])

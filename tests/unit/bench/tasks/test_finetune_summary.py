@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headway.bench.tasks.finetune.summary import Spread, summarise
+from headway.bench.tasks.finetune.sweep import Spread, summarise
 from headway.bench.tasks.finetune.trial import RunResult
 
 

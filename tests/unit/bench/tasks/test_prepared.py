@@ -12,6 +12,7 @@ from headway.bench.tasks.training import prepared_data
 from headway.bench.tasks.training.distributed import Processes
 from headway.bench.tasks.translate.data import prepare_pairs
 from headway.bench.tasks.translate.recipes import quick
+from headway.storage import read_json
 
 
 @pytest.fixture
@@ -72,6 +73,26 @@ def test_a_language_of_which_nothing_is_held_out_is_named(corpus, tmp_path):
     text = replace(config.text, corpus=(f"en={path}", f"sw={one}"))
     with pytest.warns(UserWarning, match=r"validation: nothing of sw is held out, .*Raise it with --set"):
         prepared(replace(config, text=text), tmp_path / "data", Processes(cpu=True), show=False)
+
+
+def test_smoothing_evens_out_how_languages_are_drawn(corpus, tmp_path):
+    """Rows of a language that has a tenth of the text: share = 0.1^a / (0.1^a + 0.9^a), Lample and Conneau (2019)."""
+    path, _ = corpus
+    few = tmp_path / "few.txt"
+    few.write_text("\n\n".join(f"alpha beta gamma {at % 40} ." for at in range(40)) + "\n")
+    config = asked(path)
+    text = replace(config.text, corpus=(f"en={path}", f"sw={few}"), validation=0.5)
+    shares = {}
+    for smoothing in (1.0, 0.7, 0.5, 0.0):
+        own = replace(config, text=replace(text, smoothing=smoothing))
+        made = prepared(own, tmp_path / f"data-{smoothing}", Processes(cpu=True), show=False)
+        assert ("smoothing" in read_json(tmp_path / f"data-{smoothing}" / "text.json")) == (smoothing != 0.7)
+        shares[smoothing] = made.training.order.shares["sw"]
+    assert shares[1.0] < shares[0.7] < shares[0.5] < shares[0.0] == 0.5
+    odds = shares[1.0] / (1 - shares[1.0])
+    assert shares[0.5] == pytest.approx(odds**0.5 / (1 + odds**0.5))
+    with pytest.raises(ValueError, match=r"smoothing: expected an exponent from 0 to 1, got 1\.5"):
+        replace(config.text, smoothing=1.5)
 
 
 def test_what_was_half_removed_is_not_taken_for_whole(tmp_path, monkeypatch):

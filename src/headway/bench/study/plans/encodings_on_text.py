@@ -151,7 +151,7 @@ def _tasks(size: str, data: str | None) -> dict[str, FinetuneConfig]:
             config,
             grid=grid,
             data=replace(where, limit=most.get(task)),
-            protocol=replace(config.protocol, epochs=2 if task in most else 3),
+            protocol=replace(config.protocol, epochs=2 if task in most else 3, evaluate=None, metric=None),
         )
         for task, config in found.items()
     }

@@ -78,7 +78,8 @@ def finetuning(task: str, data: Data, size: str) -> FinetuneConfig:
     config = full(task, FIRST, data)
     if size == "paper":
         return config
-    protocol = replace(config.protocol, epochs=3, length=min(config.protocol.length, 256))
+    length = min(config.protocol.length, 256)
+    protocol = replace(config.protocol, epochs=3, length=length, evaluate=None, metric=None)
     return replace(
         config,
         data=replace(data, limit=LIMIT),

@@ -1,4 +1,4 @@
-"""What a score is worth: the most frequent label, and a linear model on bags of words, on the same dev split."""
+"""Scores of simple classifiers on the same dev split: the most frequent label, and a linear model on bags of words."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from numpy.typing import NDArray
 
 from headway.bench.data.transfer.spec import Example, Split, TaskSpec
 from headway.bench.tasks.finetune.config import FinetuneConfig
-from headway.bench.tasks.finetune.data import limited, splits
+from headway.bench.tasks.finetune.data import read_splits, sample
 from headway.bench.tasks.finetune.metrics import scores
 
 
 def baseline_scores(config: FinetuneConfig) -> dict[str, dict[str, float]]:
-    """Metrics by baseline, on the dev split that chooses checkpoints; none for questions.
+    """Return the metrics of each baseline on the first dev split; none for questions.
 
     The bag of words knows which words the first text has, which the second, and which they share.
     """
-    task = config.task_spec
-    if task.kind == "spans":
+    if not config.has_baselines:
         return {}
+    task = config.task_spec
     on_error = config.data.on_error
     every = [
-        example for reference in config.training for split in splits(reference, on_error) for example in _of(split)
+        example for reference in config.training for split in read_splits(reference, on_error) for example in _of(split)
     ]
-    train = limited(every, config.data.limit)
-    dev = _of(splits(config.development[0], on_error)[0])
+    train = sample(every, config.data.limit)
+    dev = _of(read_splits(config.development[0], on_error)[0])
     actual, labels = _labels(dev), _labels(train)
     return {
         "most frequent": scores(task.metrics, np.full_like(actual, _typical(task, labels)), actual),

@@ -1,9 +1,10 @@
-"""What a fine-tuning sweep is asked: a task, an encoder to begin with, data, and the grid of runs."""
+"""Configuration of a fine-tuning sweep: a task, an encoder to begin with, data, and the grid of runs."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from headway.bench.data.transfer.spec import TaskSpec
@@ -43,11 +44,12 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Data:
-    """What is trained and evaluated on; each entry is [NAME[@SPLIT]=]SOURCE, see `TaskData.parse`.
+    """The data of a sweep; each entry is [NAME[@SPLIT]=]SOURCE, see `TaskData.parse`.
 
     Args:
         train: the task's training split, unless an entry names another data set with the same labels.
-        dev: data that choose the best checkpoint, by the score on the first entry; the task's own unless given.
+        dev: data to evaluate on during training; the score on the first entry chooses the best weights. The task's
+            own dev split unless given.
         transfer: data to evaluate on after training, in all languages that the source has, never trained on.
         predict: data to write predictions for, which need no labels.
         languages: languages of the data to transfer to; all that are found unless given.
@@ -96,13 +98,13 @@ class Grid:
 
     @property
     def runs(self) -> list[tuple[float, int]]:
-        """All pairs; the seeds of one rate follow one another."""
+        """All pairs of rate and seed; the seeds of one rate follow one another."""
         return [(rate, seed) for rate in self.rates for seed in self.seeds]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Protocol:
-    """How each run goes.
+    """The settings of each run.
 
     Args:
         epochs: number of passes over the training data.
@@ -113,7 +115,10 @@ class Protocol:
         clip: maximum norm of all gradients together.
         position_rate: factor of the learning rate for the parameters of encodings, segments per head among
             them. Numbers that are added to scores hardly move in a short run: Adam moves each by about the rate a step.
-        evaluate: number of steps between evaluations; after every epoch, but at least every 3,500 steps, unless given.
+        evaluate: number of steps between evaluations on dev, of which the best is kept, beside the one after the last
+            step; by default there is one after every epoch and at least every 3,500 steps.
+        metric: name of the metric on dev that chooses the best weights, such as spearman; by default the task's score,
+            the mean of its metrics (F1 of questions).
         checkpoint: number of steps between checkpoints to resume from; a shorter run that is killed begins anew.
         bf16: autocast to bfloat16; by default on a GPU only.
     """
@@ -128,6 +133,7 @@ class Protocol:
     checkpoint: int = 3500
     bf16: bool | None = None
     position_rate: float = field(default=1.0, metadata=OMIT_DEFAULT)
+    metric: str | None = field(default=None, metadata=OMIT_DEFAULT)
 
     def __post_init__(self) -> None:
         for name, least in (("epochs", 1), ("length", 8), ("batch", 1), ("checkpoint", 1)):
@@ -145,7 +151,7 @@ class Protocol:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spans:
-    """How texts of questions are cut into windows, and answers found.
+    """How the texts of questions are cut into windows, and how answers are searched.
 
     Args:
         overlap: number of tokens that neighbouring windows share.
@@ -164,9 +170,12 @@ class Spans:
             at_least(name, getattr(self, name), least)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class FinetuneConfig:
-    """All settings of a sweep. Equal configurations give equal results."""
+    """All settings of a sweep. Equal configurations give equal results.
+
+    The name of the task, and the texts in `data`, are looked up and parsed once, here.
+    """
 
     task: str
     start: Start
@@ -186,6 +195,11 @@ class FinetuneConfig:
             for reference in references:
                 self._check_reference(name, reference)
         self._check_languages()
+        if self.protocol.metric not in (None, *self.task_spec.metrics):
+            raise ValueError(
+                f"metric: expected one of {', '.join(self.task_spec.metrics)}, which {self.task} has, "
+                f"got {self.protocol.metric!r}."
+            )
 
     def _check_reference(self, name: str, reference: TaskData) -> None:
         asked, other = self.task_spec, reference.task
@@ -202,8 +216,10 @@ class FinetuneConfig:
             )
 
     def _check_languages(self) -> None:
-        """Raise for languages where nothing would be evaluated or predicted in any. One that a data set does not have
-        may be there for others: studies ask all their tasks in the same ones."""
+        """Raise where nothing would be evaluated or predicted in any of the languages.
+
+        A language that one data set does not have may be there for others: studies ask all tasks in the same ones.
+        """
         several = [
             each.task
             for each in (*self.transferring, *self.predicting)
@@ -217,18 +233,26 @@ class FinetuneConfig:
                 f"--transfer or --predict."
             )
 
-    @property
+    @cached_property
     def task_spec(self) -> TaskSpec:
+        """The task that is trained."""
         return find_task(self.task)
 
     @property
+    def has_baselines(self) -> bool:
+        """Whether simple classifiers can be scored on the task: they answer no questions."""
+        return self.task_spec.kind != "spans"
+
+    @cached_property
     def training(self) -> list[TaskData]:
+        """The data to train on."""
         if not self.data.train and not self.task_spec.make:
             raise ValueError(f"data: expected a folder with {self.task}, or hub, got nothing.")
         return [TaskData.parse(text, task=self.task_spec, split="train") for text in self.data.train or (self.task,)]
 
-    @property
+    @cached_property
     def development(self) -> list[TaskData]:
+        """The data to evaluate on during training."""
         if self.data.dev:
             return [TaskData.parse(text, task=self.task_spec, split="dev") for text in self.data.dev]
         own = [reference.source for reference in self.training if reference.task.name == self.task]
@@ -244,29 +268,31 @@ class FinetuneConfig:
             )
         return [TaskData(self.task_spec, "dev", own[0])]
 
-    @property
+    @cached_property
     def transferring(self) -> list[TaskData]:
+        """The data to evaluate the best weights on."""
         parsed = [TaskData.parse(text, task=self.task_spec, split="") for text in self.data.transfer]
         return [each if each.split else replace(each, split=_last_split(each.task)) for each in parsed]
 
-    @property
+    @cached_property
     def predicting(self) -> list[TaskData]:
+        """The data to write predictions for."""
         return [TaskData.parse(text, task=self.task_spec, split="test") for text in self.data.predict]
 
     def resolved(self, device: str) -> FinetuneConfig:
-        """The same, with what depends on the kind of device filled in."""
+        """Return the configuration with the defaults of a kind of device filled in."""
         bf16 = device == "cuda" if self.protocol.bf16 is None else self.protocol.bf16
         return replace(self, protocol=replace(self.protocol, bf16=bf16))
 
     @property
     def default_folder(self) -> str:
-        """The sweep's folder unless another is named; its name has a hash of all settings."""
+        """Return the sweep's folder unless another is named; its name ends with a hash of all settings."""
         task = self.task.replace(":", "-")
         return f"runs/finetune-{task}-{Path(self.start.model).name}-{config_hash(settings(self))}"
 
 
 def _trained_on(task: TaskSpec) -> str:
-    """What an encoder for a task can be trained on that has no training split."""
+    """Return a sentence that names data sets to train on, for a task that has no training split."""
     alike = [
         each.name
         for each in TASKS.values()
@@ -276,5 +302,5 @@ def _trained_on(task: TaskSpec) -> str:
 
 
 def _last_split(task: TaskSpec) -> str:
-    """The split that papers report: test, or dev where there is no public test."""
+    """Return the split that papers report: test, or dev where there is no public test."""
     return "test" if task.parts("test") else "dev"

@@ -1,4 +1,4 @@
-"""All data of a sweep as tokens: to train on, to choose checkpoints by, to transfer to and to predict."""
+"""All data of a sweep as tokens: to train on, to evaluate on during training, to transfer to and to predict."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from headway.bench.data.transfer.encoded import Encoded, encode
 from headway.bench.data.transfer.spec import Example, Question, Split, TaskSpec
 from headway.bench.data.transfer.tasks import TaskData, file_of, found_languages, load
 from headway.bench.data.transfer.windows import Windows, windows
-from headway.bench.tasks.finetune.answers import answer_scores, normalisation
 from headway.bench.tasks.finetune.config import Data, FinetuneConfig, Spans
-from headway.bench.tasks.finetune.metrics import scores
+from headway.bench.tasks.finetune.metrics import answer_scores, normalisation, scores
 from headway.bench.tasks.finetune.spans import Candidate, best_answers
 from headway.bench.tasks.training.prepared_data import fingerprint_if_present
 from headway.storage import config_hash
@@ -28,33 +27,39 @@ Scores = Sequence[NDArray[np.float32]]  # of each sequence: of classes (C,), of 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """One split in one language, ready to be scored."""
+    """One split in one language, ready to be scored.
+
+    Args:
+        metric: name of the metric that is the score; None is the mean of the task's metrics.
+    """
 
     split: Split
     encoded: Encoded
     spans: Spans
+    metric: str | None = None
 
     @property
     def task(self) -> TaskSpec:
         return self.split.task
 
-    def judge(self, found: Scores) -> dict[str, float]:
-        """The data set's metrics by name, and "score", their mean; for questions the score is F1."""
+    def metrics(self, found: Scores) -> dict[str, float]:
+        """Return the data set's metrics by name, and "score": `metric`, else their mean, or F1 of questions."""
         if self.task.kind == "spans":
             said = {name: each[0].text if each else "" for name, each in self.answers(found).items()}
-            normal = normalisation(self.task.answers, self.split.language)
-            metrics = answer_scores(said, self.questions, normal)
-            return {"score": metrics["f1"], **metrics}
+            normalise = normalisation(self.task.answers, self.split.language)
+            metrics = answer_scores(said, self.questions, normalise)
+            return {"score": metrics[self.metric or "f1"], **metrics}
         metrics = scores(self.task.metrics, self.predictions(found), self.encoded.labels)
-        return {"score": float(np.mean(list(metrics.values()))), **metrics}
+        score = metrics[self.metric] if self.metric else float(np.mean(list(metrics.values())))
+        return {"score": score, **metrics}
 
     def predictions(self, found: Scores) -> NDArray[Any]:
-        """Classes, or numbers."""
+        """Return the predicted classes or numbers."""
         stacked = np.stack(found)
         return stacked[:, 0] if self.task.kind == "number" else stacked.argmax(1)
 
     def answers(self, found: Scores) -> dict[str, list[Candidate]]:
-        """The best answers of each question by id, best first."""
+        """Return the best answers of each question by id, best first."""
         assert isinstance(self.encoded, Windows)
         return best_answers(
             self.questions, self.encoded, found, count=self.spans.count, max_tokens=self.spans.max_answer
@@ -66,14 +71,14 @@ class Evaluation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Material:
-    """What all runs of a sweep share.
+class SweepData:
+    """The data that all runs of a sweep share.
 
     Args:
-        dev: by name of the split; the first chooses checkpoints.
-        transfer: by data set, and by language in it.
-        described: what was read, for the record; of training also how many examples were taken of all its splits
-            together, and everywhere how many were cut because they are too long.
+        dev: evaluations by name of the split; the score on the first chooses the best weights.
+        transfer: evaluations by data set, and by language in it.
+        described: a description of each split that was read, with the number of examples that were cut because they
+            are too long; those of training also say how many examples are trained on in all.
     """
 
     train: Encoded
@@ -82,15 +87,15 @@ class Material:
     described: list[dict[str, Any]]
 
 
-def material(config: FinetuneConfig, tokenizer: Any) -> Material:
-    """Read everything, and tokenise all but what is only predicted. So bad data is met before anything is trained."""
+def prepare_data(config: FinetuneConfig, tokenizer: Any) -> SweepData:
+    """Read all data, so that bad data is found before anything is trained, and tokenise all but what is predicted."""
     task, data = config.task_spec, config.data
-    train = [split for reference in config.training for split in splits(reference, data.on_error)]
-    dev = [split for reference in config.development for split in splits(reference, data.on_error)]
+    train = [split for reference in config.training for split in read_splits(reference, data.on_error)]
+    dev = [split for reference in config.development for split in read_splits(reference, data.on_error)]
     transfer = _by_language("transfer", config.transferring, data)
     _by_language("predict", config.predicting, data)
-    examples = limited([example for split in train for example in _labelled(split)], data.limit)
-    trained = tokens(task, examples, config, tokenizer)
+    examples = sample([example for split in train for example in _labelled(split)], data.limit)
+    trained = tokenise(task, examples, config, tokenizer)
     named = dict(zip(_names(dev, task), dev, strict=True))
     judged = [(split, evaluation(split, config, tokenizer)) for split in named.values()]
     transferred = {
@@ -98,7 +103,7 @@ def material(config: FinetuneConfig, tokenizer: Any) -> Material:
         for name, found in transfer.items()
     }
     evaluated = [("dev", judged), *((name, list(found.values())) for name, found in transferred.items())]
-    return Material(
+    return SweepData(
         train=trained,
         dev={name: each for name, (_, each) in zip(named, judged, strict=True)},
         transfer={name: {key: each for key, (_, each) in found.items()} for name, found in transferred.items()},
@@ -113,8 +118,8 @@ def material(config: FinetuneConfig, tokenizer: Any) -> Material:
     )
 
 
-def limited(examples: list[Any], limit: int | None) -> list[Any]:
-    """So many of the examples, drawn by chance but always the same; all without a limit."""
+def sample(examples: list[Any], limit: int | None) -> list[Any]:
+    """Return so many of the examples, drawn at random but always the same; all of them without a limit."""
     if limit is None or limit >= len(examples):
         return examples
     chosen = np.random.default_rng(0).permutation(len(examples))[:limit]
@@ -122,13 +127,15 @@ def limited(examples: list[Any], limit: int | None) -> list[Any]:
 
 
 def evaluation(split: Split, config: FinetuneConfig, tokenizer: Any, *, labelled: bool = True) -> Evaluation:
-    """A split as tokens; without its unlabelled examples, or with all of them where it is only predicted."""
+    """Tokenise a split, with all examples where it is only predicted, else with the labelled ones."""
     kept = replace(split, examples=_labelled(split) if labelled else split.examples)
-    encoded = tokens(split.task, kept.examples, config, tokenizer)
-    return Evaluation(split=kept, encoded=encoded, spans=config.spans)
+    encoded = tokenise(split.task, kept.examples, config, tokenizer)
+    metric = config.protocol.metric if config.protocol.metric in split.task.metrics else None
+    return Evaluation(split=kept, encoded=encoded, spans=config.spans, metric=metric)
 
 
-def tokens(task: TaskSpec, examples: Sequence[Any], config: FinetuneConfig, tokenizer: Any) -> Encoded:
+def tokenise(task: TaskSpec, examples: Sequence[Any], config: FinetuneConfig, tokenizer: Any) -> Encoded:
+    """Tokenise examples; the texts of questions are cut into windows."""
     length = config.protocol.length
     if task.kind == "spans":
         return windows(
@@ -138,7 +145,7 @@ def tokens(task: TaskSpec, examples: Sequence[Any], config: FinetuneConfig, toke
 
 
 def languages(reference: TaskData, part: str, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """Languages to evaluate in. All that the data set has must be there, unless some are asked for by name."""
+    """Return the languages to evaluate in: all that the data set has, unless some are asked for by name."""
     task = reference.task
     if reference.languages:
         return reference.languages
@@ -168,8 +175,8 @@ def languages(reference: TaskData, part: str, wanted: tuple[str, ...]) -> tuple[
     return found
 
 
-def splits(reference: TaskData, on_error: str) -> list[Split]:
-    """What a reference of --data or --dev stands for: each of its parts in each of its languages."""
+def read_splits(reference: TaskData, on_error: str) -> list[Split]:
+    """Read what an entry of train or dev stands for: each of its parts in each of its languages."""
     return [
         load(reference.task, reference.source, part, language=language, on_error=on_error)
         for part in reference.parts
@@ -178,9 +185,9 @@ def splits(reference: TaskData, on_error: str) -> list[Split]:
 
 
 def fingerprints(config: FinetuneConfig) -> list[str | None]:
-    """Of the files that each reference of a sweep stands for, as they are today; None of what is gone.
+    """Return a fingerprint of the files of each entry of a sweep's data, as they are today; None if they are gone.
 
-    What is on the Hub or made as it is read has no file, and is taken to stay as it is.
+    Data on the Hub, and data that ships as code, has no file and is taken to stay as it is.
     """
     own = [(each, None) for each in (*config.training, *config.development)]
     others = [(each, config.data.languages) for each in (*config.transferring, *config.predicting)]
@@ -207,8 +214,8 @@ def _checksum(file: Path, size: int, changed: int) -> str:
 
 
 def _by_language(use: str, references: Sequence[TaskData], data: Data) -> dict[str, dict[str, Split]]:
-    """Each split that the references stand for, by its data set's name, with the split's where there are several, and
-    by language."""
+    """Read each split of the references, by the name of its data set, or DATA@SPLIT where there are several, and by
+    language."""
     every = [(each, part) for each in references for part in each.parts]
     kinds = {(each.task.name, part) for each, part in every}
     found: dict[str, dict[str, Split]] = {}
@@ -237,7 +244,7 @@ def _labelled(split: Split) -> Sequence[Example] | Sequence[Question]:
 
 
 def _names(dev: Sequence[Split], task: TaskSpec) -> list[str]:
-    """Of each split its name, with the data set's where that is another, and its language where there are several."""
+    """Name each split, with its data set if that is not the task's, and its language if there are several."""
     names = [each.split if each.task.name == task.name else f"{each.task.name} {each.split}" for each in dev]
     found = [
         name if names.count(name) == 1 else f"{name} {each.language}" for name, each in zip(names, dev, strict=True)

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import mean, median, stdev
 from typing import Any
 
 import torch
 
 from headway.bench.tasks.finetune.config import FinetuneConfig
-from headway.bench.tasks.finetune.data import fingerprints, material
+from headway.bench.tasks.finetune.data import fingerprints, prepare_data
 from headway.bench.tasks.finetune.model import load_tokenizer
 from headway.bench.tasks.finetune.predictions import write_predictions
-from headway.bench.tasks.finetune.summary import summarise
+from headway.bench.tasks.finetune.trial import RunResult
 from headway.bench.tasks.finetune.workers import Sweep, train_all
 from headway.bench.tasks.training.run_folder import RunFolder
 from headway.storage import config_hash, read_json, settings, write_json
@@ -94,7 +95,7 @@ def run_all(
     """
     if jobs < 1:
         raise ValueError(f"jobs: expected at least 1, got {jobs}.")
-    if baselines and not any(map(_is_counted, configs)):
+    if baselines and not any(config.has_baselines for config in configs):
         raise ValueError(
             f"baselines: expected a task of classes or numbers, got {', '.join(each.task for each in configs)}: simple "
             f"classifiers answer no questions. Leave --baselines out."
@@ -127,21 +128,16 @@ def run_all(
 def _check_unfinished(configs: Sequence[FinetuneConfig], folders: Sequence[RunFolder]) -> None:
     """Raise where simple classifiers are asked for of a sweep that was finished without."""
     for config, folder in zip(configs, folders, strict=True):
-        if _is_counted(config) and folder.finished and not read_json(folder.result_file)["baselines"]:
+        if config.has_baselines and folder.finished and not read_json(folder.result_file)["baselines"]:
             raise ValueError(
                 f"baselines: expected a sweep that is not finished, or was finished with them, got {folder.path}. "
                 f"Leave --baselines out to read its result, or name another folder (--out)."
             )
 
 
-def _is_counted(config: FinetuneConfig) -> bool:
-    """Whether simple classifiers have a say on the task: they answer no questions."""
-    return config.task_spec.kind != "spans"
-
-
 def _read(config: FinetuneConfig, folder: RunFolder) -> Sweep:
     tokenizer = load_tokenizer(config.start)
-    sweep = Sweep(config=config, folder=folder, tokenizer=tokenizer, data=material(config, tokenizer))
+    sweep = Sweep(config=config, folder=folder, tokenizer=tokenizer, data=prepare_data(config, tokenizer))
     data = config.data
     named = ", ".join((*data.train, *data.dev, *data.transfer, *data.predict)) or config.task
     folder.check_data(config_hash({"files": fingerprints(config)}), named)
@@ -182,3 +178,81 @@ def _keep_best(sweep: Sweep) -> None:
     model = sweep.run_folder(*sweep.leader()).model
     if not sweep.folder.model.exists():  # else an attempt moved it that was killed before it wrote the result
         model.rename(sweep.folder.model)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """Several values of one number; `deviation` is None for a single one."""
+
+    median: float
+    mean: float
+    deviation: float | None
+    low: float
+    high: float
+    runs: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(
+            median=median(values),
+            mean=mean(values),
+            deviation=stdev(values) if len(values) > 1 else None,
+            low=min(values),
+            high=max(values),
+            runs=len(values),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RateSummary:
+    """All seeds of one learning rate.
+
+    Args:
+        score: of the best checkpoints on the first dev split.
+        scores: by seed.
+        metrics: "SPLIT METRIC" of the dev splits.
+        transfer: "DATA LANGUAGE METRIC", and the mean over languages as "DATA average METRIC".
+    """
+
+    rate: float
+    score: Spread
+    scores: dict[str, float]
+    metrics: dict[str, Spread]
+    transfer: dict[str, Spread]
+
+
+def summarise(runs: Sequence[RunResult]) -> list[RateSummary]:
+    """One summary a rate, the best median first; of equal ones the lower rate.
+
+    Paper:  Chen et al. (2021b), Table 2, "the median of the maximum accuracy over all checkpoints among five runs";
+            Ke et al. (2021), Sec. 4.1, the best rate by the median over five seeds
+    """
+    summaries = [
+        _summary(rate, [run for run in runs if run.rate == rate]) for rate in sorted({run.rate for run in runs})
+    ]
+    return sorted(summaries, key=lambda summary: -summary.score.median)
+
+
+def _summary(rate: float, runs: list[RunResult]) -> RateSummary:
+    dev = [
+        {f"{split} {name}": value for split, metrics in run.metrics.items() for name, value in metrics.items()}
+        for run in runs
+    ]
+    transfer = [_transfer(run) for run in runs]
+    return RateSummary(
+        rate=rate,
+        score=Spread.of([run.score for run in runs]),
+        scores={str(run.seed): run.score for run in runs},
+        metrics={name: Spread.of([each[name] for each in dev]) for name in dev[0]},
+        transfer={name: Spread.of([each[name] for each in transfer]) for name in transfer[0]},
+    )
+
+
+def _transfer(run: RunResult) -> dict[str, float]:
+    flat = {}
+    for name, languages in run.transfer.items():
+        metrics = [metric for metric in next(iter(languages.values())) if metric != "score"]
+        for metric in metrics:
+            flat[f"{name} average {metric}"] = mean(found[metric] for found in languages.values())
+            flat |= {f"{name} {language} {metric}": found[metric] for language, found in languages.items()}
+    return flat

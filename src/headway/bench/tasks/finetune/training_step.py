@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from headway.bench.data.transfer.encoded import Resident
 from headway.bench.recording import NotRecorded, Recordings
 from headway.bench.tasks.finetune.config import FinetuneConfig
-from headway.bench.tasks.finetune.data import Material
+from headway.bench.tasks.finetune.data import SweepData
 from headway.bench.tasks.finetune.model import TransferLoss
 from headway.bench.tasks.training import checkpoint
 from headway.bench.tasks.training.distributed import Processes
@@ -98,7 +98,7 @@ class SharedModel:
     """
 
     def __init__(
-        self, config: FinetuneConfig, model: PreTrainedModel, data: Material, processes: Processes, *, graphs: bool
+        self, config: FinetuneConfig, model: PreTrainedModel, data: SweepData, processes: Processes, *, graphs: bool
     ) -> None:
         self.config, self.processes = config, processes
         self.model = model

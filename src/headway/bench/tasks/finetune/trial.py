@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from headway.bench.data.transfer.encoded import Encoded, Resident, TrainingBatches, evaluation_batches
 from headway.bench.recording import own_stream
 from headway.bench.tasks.finetune.config import FinetuneConfig
-from headway.bench.tasks.finetune.data import Evaluation, Material, Scores
+from headway.bench.tasks.finetune.data import Evaluation, Scores, SweepData
 from headway.bench.tasks.finetune.model import TransferLoss, load_model, quiet
 from headway.bench.tasks.finetune.training_step import SharedModel
 from headway.bench.tasks.training import checkpoint
@@ -47,11 +47,13 @@ class RunResult:
     """The result of one run; also in its result.json.
 
     Args:
-        score: of the best checkpoint on the first dev split, and `metrics` all of its metrics, by split.
-        step: steps to the best checkpoint, out of `steps`.
+        score: score of the best weights on the first dev split; `metrics` has all their metrics on dev, by split.
+        step: number of steps after which the weights were best, out of `steps`.
         history: [step, score] of each evaluation.
-        transfer: metrics of the best checkpoint by data set and language.
-        seconds: of training and evaluation.
+        highest: highest value that each metric on dev had in any evaluation, by split; weights that are best by one
+            metric need not be best by another.
+        transfer: metrics of the best weights by data set and language.
+        seconds: seconds of training and evaluation.
     """
 
     rate: float
@@ -61,6 +63,7 @@ class RunResult:
     step: int
     steps: int
     history: Sequence[Sequence[float]]
+    highest: dict[str, Metrics] = field(default_factory=dict)
     transfer: dict[str, dict[str, Metrics]] = field(default_factory=dict)
     parameters: int
     seconds: float
@@ -68,7 +71,7 @@ class RunResult:
 
 def finetune_once(
     config: FinetuneConfig,
-    data: Material,
+    data: SweepData,
     tokenizer: Any,
     *,
     rate: float,
@@ -100,7 +103,7 @@ def finetune_once(
     return RunResult(**read_json(folder.result_file))
 
 
-def steps_of(config: FinetuneConfig, data: Material) -> int:
+def steps_of(config: FinetuneConfig, data: SweepData) -> int:
     """Return the number of steps of each run of a sweep."""
     return config.protocol.epochs * TrainingBatches(data.train.lengths, batch=config.protocol.batch, seed=0).per_epoch
 
@@ -109,7 +112,7 @@ class Run:
     """A run in progress; making one restores its last checkpoint."""
 
     def __init__(
-        self, config: FinetuneConfig, shared: SharedModel, data: Material, *, rate: float, seed: int, folder: RunFolder
+        self, config: FinetuneConfig, shared: SharedModel, data: SweepData, *, rate: float, seed: int, folder: RunFolder
     ) -> None:
         self.protocol, self.data, self.folder, self.processes = config.protocol, data, folder, shared.processes
         self.name = f"{config.task}, rate {rate:g}, seed {seed}"
@@ -122,7 +125,8 @@ class Run:
         self.start: int = saved["step"]
         self.seconds: float = saved.get("seconds", 0.0)
         self.history: list[tuple[int, float]] = [(step, score) for step, score in saved.get("history", [])]
-        self.metrics: dict[str, Metrics] = saved.get("metrics", {})  # of the best checkpoint
+        self.metrics: dict[str, Metrics] = saved.get("metrics", {})  # of the best weights
+        self.highest: dict[str, Metrics] = saved.get("highest", {})
         self.best: dict[str, Tensor] | None = load_file(self._best_file()) if self.history else None
         self.meter = Meter(self.processes, **saved.get("meter", {}))
 
@@ -157,7 +161,7 @@ class Run:
         started = time.perf_counter()
         self.loss.load_state_dict(self.best)
         transfer = {
-            name: {language: self._judge(each, self.best_step) for language, each in languages.items()}
+            name: {language: self._metrics(each, self.best_step) for language, each in languages.items()}
             for name, languages in self.data.transfer.items()
         }
         return RunResult(
@@ -168,6 +172,7 @@ class Run:
             step=self.best_step,
             steps=self.steps,
             history=self.history,
+            highest=self.highest,
             transfer=transfer,
             parameters=sum(parameter.numel() for parameter in self.loss.parameters()),
             seconds=self.seconds + time.perf_counter() - started,
@@ -207,7 +212,7 @@ class Run:
             f"that learning rate out, which makes a new sweep; the finished runs of this one are kept."
         )
 
-    def _judge(self, each: Evaluation, step: int) -> Metrics:
+    def _metrics(self, each: Evaluation, step: int) -> Metrics:
         """Return the metrics of the weights after a step, which may be NaN although the step's loss was not."""
         try:
             found = self.scores(each.encoded)
@@ -217,17 +222,20 @@ class Run:
             raise self._diverged(step) from error
         if not are_finite(found, each.encoded):
             raise self._diverged(step)
-        return each.judge(found)
+        return each.metrics(found)
 
     def _evaluate(self, done: int) -> Metrics:
         if (broken := self.meter.broken_step()) is not None:
             raise self._diverged(broken + 1)
-        found = {name: self._judge(each, done) for name, each in self.data.dev.items()}
+        found = {name: self._metrics(each, done) for name, each in self.data.dev.items()}
         score = next(iter(found.values()))["score"]
         if not self.history or score > max(before for _, before in self.history):
             self.best = {name: value.clone() for name, value in self.loss.state_dict().items()}  # where the model is
             self.metrics = found
         self.history.append((done, score))
+        for name, metrics in found.items():
+            before = self.highest.setdefault(name, {})
+            before.update({each: max(value, before.get(each, value)) for each, value in metrics.items()})
         flat = {f"{name} {metric}": value for name, metrics in found.items() for metric, value in metrics.items()}
         return {"score": score, **{name: value for name, value in flat.items() if not name.endswith(" score")}}
 
@@ -237,6 +245,7 @@ class Run:
             "seconds": self.seconds,
             "history": self.history,
             "metrics": self.metrics,
+            "highest": self.highest,
             "meter": self.meter.saved(),
         }
         if self.best is not None and not self._best_file().exists():

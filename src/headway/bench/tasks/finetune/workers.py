@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from headway.bench.processes import Worker, WorkerDied, ending, share_out
 from headway.bench.recording import own_stream
 from headway.bench.tasks.finetune.config import FinetuneConfig
-from headway.bench.tasks.finetune.data import Material
+from headway.bench.tasks.finetune.data import SweepData
 from headway.bench.tasks.finetune.training_step import SharedModel
 from headway.bench.tasks.finetune.trial import RunResult, finetune_once, steps_of
 from headway.bench.tasks.training.distributed import Processes
@@ -35,7 +35,7 @@ class Sweep:
     config: FinetuneConfig
     folder: RunFolder
     tokenizer: Any
-    data: Material
+    data: SweepData
 
     def run_folder(self, rate: float, seed: int) -> RunFolder:
         return RunFolder(self.folder.runs / f"rate-{rate:g}-seed-{seed}")

@@ -6,11 +6,12 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from headway.bench.data.text.sampling import ALPHA
 from headway.bench.data.text.tokenizers import VOCAB_SIZES
 from headway.bench.tasks.training.run_folder import flat
 from headway.bench.tasks.training.settings import Intervals, ModelChoice, Optimisation, at_least
 from headway.models import PRESETS, EncoderConfig, preset
-from headway.storage import config_hash, settings
+from headway.storage import OMIT_DEFAULT, config_hash, settings
 
 LANGUAGE = re.compile(r"([a-z]{2,3}(?:-[A-Za-z]+)?)=")  # of a corpus, LANGUAGE=SOURCE
 # What a run may be resumed with other values of: none of them changes what is learned, beyond rounding and dropout.
@@ -62,6 +63,8 @@ class Text:
         validation: share of the documents that are kept for evaluation.
         evaluation_rows: maximum number of rows to evaluate on.
         mask_probability: share of the tokens that are predicted.
+        smoothing: exponent of the languages' sizes by which they are drawn, for the tokenizer and for training: 1 is by
+            size, 0 uniform. 0.7 is that of multilingual BERT, 0.5 that of Lample and Conneau (2019).
     """
 
     corpus: tuple[str, ...] = ("builtin",)
@@ -76,6 +79,7 @@ class Text:
     validation: float = 0.01
     evaluation_rows: int = 2048
     mask_probability: float = 0.15
+    smoothing: float = field(default=ALPHA, metadata=OMIT_DEFAULT)
 
     def __post_init__(self) -> None:
         if isinstance(self.corpus, str) or not self.corpus:
@@ -87,6 +91,8 @@ class Text:
         for name in ("validation", "mask_probability"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected between 0 and 1, got {getattr(self, name)}.")
+        if not 0 <= self.smoothing <= 1:
+            raise ValueError(f"smoothing: expected an exponent from 0 to 1, got {self.smoothing}.")
 
     @property
     def trained_kind(self) -> str:

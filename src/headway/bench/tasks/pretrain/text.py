@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from headway.bench.tasks.training.objective import Batch
 from headway.bench.tasks.training.prepared_data import begin_data, fingerprint_if_present, has_settings, status_line
 from headway.bench.tasks.training.run_folder import explain_disk_errors
 from headway.bench.tasks.training.settings import Optimisation
-from headway.storage import atomic_path
+from headway.storage import atomic_path, settings
 
 UNKNOWN = 0.2  # of the tokens, from which on a tokenizer does not fit the text
 CHECKED_ROWS = 1000
@@ -83,7 +83,14 @@ def prepared(
     static = bool(plan.compile) or processes.device.type == "cuda"  # compiled once, recorded once
     return Prepared(
         tokenizer=tokenizer,
-        training=MlmBatches(shards["train"], plan.batch, seed=config.seed, mask_probability=masked, static=static),
+        training=MlmBatches(
+            shards["train"],
+            plan.batch,
+            seed=config.seed,
+            mask_probability=masked,
+            smoothing=text.smoothing,
+            static=static,
+        ),
         held_out=EvaluationBatches(  # no more rows at a time than in training
             shards["validation"],
             plan.batch // plan.accumulate,
@@ -137,12 +144,12 @@ def _loaded(source: str) -> Any:
 
 def _make(text: Text, folder: Path, *, show: bool, continues: bool) -> None:
     """Tokenizer and shards, unless they are there; interrupted, it goes on."""
-    settings = {name: value for name, value in asdict(text).items() if name not in NOT_IN_DATA}
+    own = {name: value for name, value in settings(text).items() if name not in NOT_IN_DATA}
     index = folder / "shards" / "index.json"
-    if continues and has_settings(folder, settings) and index.exists():
+    if continues and has_settings(folder, own) and index.exists():
         return
     corpora = [_corpus(source, text) for source in text.corpus]
-    begin_data(folder, settings, [corpus.fingerprint() for corpus in corpora])
+    begin_data(folder, own, [corpus.fingerprint() for corpus in corpora])
     if index.exists():
         return
     with status_line(show) as tell:
@@ -150,7 +157,9 @@ def _make(text: Text, folder: Path, *, show: bool, continues: bool) -> None:
             tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
         elif text.tokenizer is None:
             tell(f"training a tokenizer on {', '.join(text.corpus)}")
-            tokenizer = train_tokenizer(corpora, text.trained_kind, text.vocab_size, folder / "tokenizer")
+            tokenizer = train_tokenizer(
+                corpora, text.trained_kind, text.vocab_size, folder / "tokenizer", smoothing=text.smoothing
+            )
         else:
             tokenizer = _loaded(text.tokenizer)
             with atomic_path(folder / "tokenizer") as temporary:
