@@ -74,8 +74,9 @@ class Column:
         task: which fine-tuning task or translation; of mean, names of other columns separated by commas; of part, the
             name of one of the plan's `parts`.
         value: where in the result: of fine-tuning score, SPLIT/METRIC, highest/SPLIT/METRIC (over all evaluations of a
-            run) or transfer/DATA/METRIC (the mean over languages); of translations also TEST/METRIC; of lengths a length; of part the name of a column; of cost
-            MODE[/MODEL[/steps]], time over the baseline's or steps a second; of other jobs the name of a number.
+            run) or transfer/DATA/METRIC (the mean over languages); of translations also TEST/METRIC; of lengths a
+            length; of part the name of a column; of cost MODE[/MODEL[/steps]], time over the baseline's or steps a
+            second; of other jobs the name of a number.
         measure: what it is, in words.
         scale: the shown number is this many times the saved one.
         higher: whether more is better.
