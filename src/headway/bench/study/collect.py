@@ -11,6 +11,7 @@ from typing import Any
 from headway.bench.judge import judge_rows
 from headway.bench.statistics import LEVEL, Summary, compare
 from headway.bench.study.cells import Cell, cell, mean_cell
+from headway.bench.study.gains import gain_cells, gain_rows
 from headway.bench.study.graph import Planned
 from headway.bench.study.plan import Claim, Column, Plan
 from headway.bench.study.runner import Progress
@@ -46,7 +47,10 @@ def collected(
             "collected": time.strftime("%Y-%m-%d %H:%M:%S"),
             "level": LEVEL,
         },
-        "rows": [{**asdict(row), "place": row.place, "contestant": str(row.position)} for row in plan.rows],
+        "rows": [
+            *({**asdict(row), "place": row.place, "contestant": str(row.position)} for row in plan.rows),
+            *(gain_rows() if plan.gains else []),
+        ],
         "columns": [asdict(column) for column in plan.columns],
         "cells": [_shown(plan, column, cells) for column in plan.columns],
         "claims": [_judged(claim, plan, cells) for claim in plan.claims],
@@ -108,7 +112,8 @@ def _shown(plan: Plan, column: Column, cells: Cells) -> dict[str, dict[str, Any]
     baseline = units.pop(plan.baseline, {})
     repeated = column.source in ("finetune", "pretrain", "translate", "mean", "part")
     tests = compare(units, baseline) if repeated else {}
-    return {
+    gains = gain_cells(plan, {name: each.values for name, each in own.items()}) if plan.gains else {}
+    shown = {
         row.name: {
             "values": own[row.name].values,
             "expected": own[row.name].expected,
@@ -119,6 +124,7 @@ def _shown(plan: Plan, column: Column, cells: Cells) -> dict[str, dict[str, Any]
         }
         for row in plan.rows
     }
+    return {**shown, **gains}
 
 
 def _independent(plan: Plan, column: Column, values: Mapping[str, float]) -> Mapping[str, float]:

@@ -52,7 +52,7 @@ def jobs(plan: Plan) -> list[Planned]:
                 found += _of_row(plan, row, seed, text)
     if plan.original is not None:
         for row in plan.rows:
-            first = _conversion(plan.original, row)
+            first = _conversion(plan.original, row, plan.start)
             found += [Planned(job=first, row=row.name), *_tuned(plan, row, first, plan.seeds[0], "")]
     for name, config in plan.translate.items():
         found += _translations(plan, name, config)
@@ -111,7 +111,7 @@ def _of_row(plan: Plan, row: Row, seed: int, text: Job) -> list[Planned]:
     return found
 
 
-def _conversion(original: str, row: Row) -> Job:
+def _conversion(original: str, row: Row, start: str) -> Job:
     """Convert a pretrained model to a row's encoding.
 
     Kernels begin with a fit to the pretrained model's own F_P (Wennberg and Henter 2021, Sec. 5).
@@ -124,7 +124,7 @@ def _conversion(original: str, row: Row) -> Job:
         change = {"to": "tisa:kernels=0", "mode": "replace", "start": "zero"}
     else:
         mode, name = ("supplement", added[0]) if kept == "learned" else ("replace", kept)
-        change = {"to": str(replace(asked, name=name)), "mode": mode, "start": "fit"}
+        change = {"to": str(replace(asked, name=name)), "mode": mode, "start": start}
     return Job(kind="convert", config={"model": original, "change": change}, label=f"convert {row.name}", weights=8.5e7)
 
 

@@ -138,7 +138,10 @@ class Plan:
             pretrained one.
         original: a pretrained encoder of transformers, by folder or Hub name, in place of pretraining: each row is it,
             with its positions supplemented ("learned+tisa"), replaced ("tisa"), kept ("learned") or taken ("none").
+        start: how biases begin that are put into `original`: equation, fitted to F_P by Eq. (2) of Wennberg and Henter
+            (2021) as it is written, or fit, fitted to F_P as measured on words drawn at random.
         baseline: the row that others are tested against.
+        gains: add the rows Δ and Δ%: the largest gain over the baseline, and the share of its error that is gone.
         analyse: also read what the positions of each pretrained model learned.
         parts: plans whose jobs are done as well, each with all rows of this plan: tables that quote other tables.
         lengths: of text, at which the loss of each pretrained model is measured, as far as it has positions.
@@ -154,6 +157,7 @@ class Plan:
     baseline: str
     pretrain: PretrainConfig | None = None
     original: str | None = None
+    start: str = "fit"
     finetune: Mapping[str, FinetuneConfig] = field(default_factory=dict)
     translate: Mapping[str, TranslateConfig] = field(default_factory=dict)
     cost: CostConfig | None = None
@@ -163,6 +167,7 @@ class Plan:
     after: Mapping[str, str] = field(default_factory=dict)
     analyse: bool = False
     parts: Mapping[str, Plan] = field(default_factory=dict)
+    gains: bool = False
     lengths: tuple[int, ...] = ()
     claims: tuple[Claim, ...] = ()
     paper: str = ""
@@ -201,6 +206,9 @@ class Plan:
             self._check_value(column)
         if self.lengths and self.pretrain is None:
             raise ValueError("lengths: expected a recipe to pretrain, whose models they are measured on, got none.")
+        _known("start", [self.start], ("equation", "fit"))
+        if self.gains and not all(column.higher for column in self.columns):
+            raise ValueError("gains: expected columns of which more is better, got another one.")
         _known("after", [*self.after, *self.after.values()], self.finetune)
         order = list(self.finetune)
         if (self.split and self.after) or any(

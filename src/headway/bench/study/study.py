@@ -176,8 +176,11 @@ def _check_rows(plan: Plan, rows: Collection[str]) -> None:
 def best_so_far(results: dict[str, Any]) -> list[str]:
     """Return a line for each column, with its best row."""
     said = []
+    derived = {row["name"] for row in results["rows"] if row.get("derived")}
     for column, cells in zip(results["columns"], results["cells"], strict=True):
-        medians = {name: cell["summary"]["median"] for name, cell in cells.items() if cell["summary"]}
+        medians = {
+            name: cell["summary"]["median"] for name, cell in cells.items() if cell["summary"] and name not in derived
+        }
         if medians:
             choose: Callable[..., str] = max if column["higher"] else min
             name = choose(medians, key=lambda row: medians[row])

@@ -22,7 +22,7 @@ def study(path: Path, samples: list[Sample], notes: list[str]) -> None:
         if found["study"]["size"] == "quick":
             notes.append(f"{path}: the built-in language is not what the papers speak of")
             return
-        for row in found["rows"]:
+        for row in (each for each in found["rows"] if not each.get("derived")):
             run = _run(found, row, path)
             samples += _cells(found, row, run)
             kept = path.parent / "analysis" / file_name(row["name"])

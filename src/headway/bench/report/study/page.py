@@ -28,7 +28,7 @@ def study_page(results: Results, path: Path, *, analyses: Mapping[str, str] | No
         scripts=["data.js", "chart.js", "study.js"],
         data={"loss-data": _losses(results)},
         study=results["study"],
-        rows=results["rows"],
+        rows=[row for row in results["rows"] if not row.get("derived")],
         columns=results["columns"],
         table=_table(results),
         claims=results["claims"],
@@ -61,7 +61,7 @@ def _table(results: Results) -> list[dict[str, Any]]:
                     "mark": verdict_mark(cells[row["name"]]),
                     "published": _published(cells[row["name"]], column),
                     "test": _tested(cells[row["name"]], column),
-                    "best": _is_best(row["name"], column, cells),
+                    "best": not row.get("derived") and _is_best(row["name"], column, cells),
                 }
                 for column, cells in zip(results["columns"], results["cells"], strict=True)
             ],

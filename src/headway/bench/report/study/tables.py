@@ -101,6 +101,8 @@ def _stacked(cell: Mapping[str, Any], column: Mapping[str, Any]) -> str:
     lines = [f"{write_median(cell, column)} {verdict_mark(cell)}".rstrip()]
     if cell["summary"] and cell["summary"]["runs"] > 1:
         lines.append(f"{write_value(cell['summary']['low'], column)}..{write_value(cell['summary']['high'], column)}")
+    if cell.get("best"):
+        lines.append(write_spread(cell, column))
     if cell["published"] is not None:
         lines.append(f"paper {write_value(cell['published'], column)}")
     return "\n".join(lines)
@@ -127,6 +129,8 @@ def _columns(results: Results) -> list[tuple[Mapping[str, Any], Mapping[str, Any
 def _short(cell: Mapping[str, Any], column: Mapping[str, Any]) -> str:
     text = f"{write_median(cell, column)} {verdict_mark(cell)}".rstrip()
     if cell["summary"] and cell["summary"]["runs"] > 1:
+        text += f" ({write_spread(cell, column)})"
+    if cell.get("best"):
         text += f" ({write_spread(cell, column)})"
     if cell["published"] is not None:
         text += f"; paper {write_value(cell['published'], column)}"
@@ -159,6 +163,8 @@ def write_spread(cell: Cell, column: Column) -> str:
     summary = cell["summary"]
     if summary is None:
         return "no result"
+    if "best" in cell:  # a gain over the baseline
+        return f"of {cell['best']}"
     unit = {"cost": "rounds", "parameters": "counts"}.get(column["source"], "seeds")
     runs = f"{summary['runs']} {unit if summary['runs'] > 1 else unit[:-1]}"
     if summary["runs"] < cell["expected"]:
