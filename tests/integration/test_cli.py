@@ -63,7 +63,8 @@ def test_list_as_json_counts_the_parameters_of_bert_base():
     ("arguments", "message"),
     [
         (("list", "--layers", "0"), "num_layers"),
-        (("list", "--parameters", "--heads", "8"), "counts the models of the paper"),
+        (("list", "--parameters", "--heads", "8"), "is a paper's table"),
+        (("list", "--parameters", "--criteria"), "is a paper's table"),
         (("cost", "--seed", "-1"), "--seed"),
         (("translate", "decode", "x", "--model", "m", "--sample", "--seed", "4294967296"), "--seed"),
         (("lst",), "lst"),

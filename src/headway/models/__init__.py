@@ -14,7 +14,13 @@ except ModuleNotFoundError as error:
 from headway.models.config import EncoderConfig
 from headway.models.encoder import EncoderModel, EncoderPreTrainedModel
 from headway.models.heads import EncoderForMaskedLM, EncoderForQuestionAnswering, EncoderForSequenceClassification
-from headway.models.parameters import ParameterCount, parameter_table, pretraining_parameters
+from headway.models.parameters import (
+    ParameterCount,
+    PositionCount,
+    parameter_table,
+    position_parameter_table,
+    pretraining_parameters,
+)
 from headway.models.presets import PRESETS, preset
 from headway.models.translation import (
     TRANSLATION_PRESETS,
@@ -43,9 +49,11 @@ __all__ = [
     "EncoderPreTrainedModel",
     "Hypothesis",
     "ParameterCount",
+    "PositionCount",
     "TranslationConfig",
     "TranslationModel",
     "parameter_table",
+    "position_parameter_table",
     "preset",
     "pretraining_parameters",
     "translation_preset",

@@ -9,7 +9,7 @@ from transformers import BertConfig, BertForPreTraining
 from typer.testing import CliRunner
 
 from headway.cli import app
-from headway.models import parameter_table, preset, pretraining_parameters
+from headway.models import parameter_table, position_parameter_table, preset, pretraining_parameters
 
 PAPER = [  # English and multilingual, in millions, read off the paper
     (110.1, 178.9),
@@ -116,3 +116,25 @@ def test_the_command_prints_it():
     table = headway("list", "--parameters")
     for english, multilingual in PAPER:
         assert table.count(f"{english:.1f}") == 2 and table.count(f"{multilingual:.1f}") == 2
+
+
+def test_tisa_table_2_counts_released_models_and_tisa_by_its_formula():
+    """Wennberg and Henter (2021): Sec. 2, n = 512 and Longformer's 4096, 8-fold; Sec. 4.2, 3 S H L."""
+    rows = {row.model: row for row in position_parameter_table()}
+    assert list(rows)[:4] == ["BERT base", "RoBERTa base", "ALBERT base", "Longformer base"]
+    assert all(row.counted == row.by_formula for row in rows.values())
+    assert rows["BERT base"].counted == rows["RoBERTa base"].counted == 512 * 768
+    assert rows["ALBERT base"].counted == 512 * 128
+    assert rows["Longformer base"].counted == 8 * rows["RoBERTa base"].counted
+    assert [rows[f"TISA, S = {s}"].counted for s in (1, 3, 5)] == [3 * s * 12 * 12 for s in (1, 3, 5)]
+    assert all(row.counted < rows["ALBERT base"].counted / 10 for name, row in rows.items() if "TISA" in name)
+    assert rows["TISA, S = 5"].counted < rows["BERT base"].counted / 100  # "several orders of magnitude less"
+
+
+@pytest.mark.parametrize("option", ["--positions", "--criteria"])
+def test_tables_of_tisa_fit_a_terminal(option):
+    done = CliRunner().invoke(app, ["list", option], env={"COLUMNS": "80"})
+    assert done.exit_code == 0 and max(map(len, done.stdout.splitlines())) <= 80
+    assert "…" not in done.stdout
+    found = json.loads(CliRunner().invoke(app, ["list", option, "--json"]).stdout)
+    assert len(found) > 6
