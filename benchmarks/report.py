@@ -27,6 +27,7 @@ from benchmarks.real_text import (
     table_by_steps,
 )
 from benchmarks.translated_text import shaw_ablations, translation_europarl, translation_multi30k
+from headway.bench.report.study.pictures import Bar, bars, stack
 from headway.bench.statistics import ratio, spread
 
 if TYPE_CHECKING:
@@ -148,6 +149,25 @@ def pretraining_over_none() -> str:
         return [_cell(each and each.median) for each in over]
 
     return _pretraining_table(runs, ("training / none", "inference / none"), shown, skip="transformers")
+
+
+def draw_costs() -> bytes:
+    """Draw time over BERT with learned positions beside Chen et al. (2021b), Table 1, for BERT-base at n = 128."""
+    from headway.bench.cost import published_ratio
+
+    runs = _pretraining_runs(lambda table, cell: cell.row == "shaw" and cell.inference is not None)
+    _, table = runs[min(runs)]
+    cells = {cell.row: cell for cell in table.measurements if cell.length == min(runs)}
+    pictures = []
+    for mode in ("training", "inference"):
+        rows = []
+        for name, row in IN_TABLE_1.items():
+            own, paper = table.ratio(cells[row], mode, "learned"), published_ratio("bert-base", mode, row.split(":")[0])
+            ours = None if own is None else tuple(100 * (each - 1) for each in (own.median, own.low, own.high))
+            rows.append(Bar(name=name, ours=ours, paper=None if paper is None else 100 * (paper - 1)))
+        title = f"BERT-base, {mode}: ours at n = {min(runs)} on one {table.environment['gpu']}, the paper on TPU v2"
+        pictures.append(bars(title, "% of the time with learned positions at the input", rows, 1))
+    return stack(pictures).encode()
 
 
 def _pretraining_runs(
@@ -358,7 +378,14 @@ TABLES = {
     "claims": claims,
 }
 PAGES = ("README.md", "docs/cpu.md", "docs/gpu.md", "docs/results.md", "docs/claims.md")
+IN_TABLE_1 = {  # of Chen et al. (2021b): rows and our encodings
+    "Shaw et al.": "shaw",
+    "Ke et al. (TUPE)": "tupe-rel",
+    "DIET-ABS": "diet-abs:rank=64",
+    "DIET-REL": "diet-rel",
+}
 PICTURES: dict[str, Callable[[], bytes]] = {
+    "docs/pictures/cost.svg": draw_costs,
     "docs/pictures/attention.svg": lambda: draw_attention(newest("attention")),
     "docs/pictures/encodings.svg": draw_encodings,
 }

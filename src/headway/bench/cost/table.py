@@ -34,6 +34,7 @@ PEAK_MEMORY = {
     "cuda": "allocated on the GPU by torch",
     "cpu": "growth of the process's resident memory, including what the allocator keeps (Linux only)",
 }
+DERIVED = ("ratios", "steps_per_second")  # of a measurement in JSON: what follows from its seconds
 HOST_BOUND = 0.9  # a step that spends this share of its time being launched measures the host, not the GPU
 WIDEST_BASELINE = 8  # characters of a baseline's name that the table's header has room for
 
@@ -74,7 +75,13 @@ class Measurement:
     def timing(self, mode: str) -> Timing | None:
         return self.training if mode == "training" else self.inference
 
+    def steps_per_second(self, mode: str) -> float | None:
+        """Return how many steps of a mode are done in a second."""
+        timing = self.timing(mode)
+        return None if timing is None else 1 / timing.median
+
     def tokens_per_second(self, mode: str) -> float | None:
+        """Return how many tokens are read in a second."""
         timing = self.timing(mode)
         return None if timing is None else self.batch * self.length / timing.median
 
@@ -143,13 +150,14 @@ class CostTable:
         for plain, measurement in zip(value["measurements"], self.measurements, strict=True):
             found = {mode: self.ratio(measurement, mode) for mode in self.config.modes}
             plain["ratios"] = {mode: None if r is None else asdict(r) for mode, r in found.items()}
+            plain["steps_per_second"] = {mode: measurement.steps_per_second(mode) for mode in self.config.modes}
         return value
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         measurements = []
         for plain in value["measurements"]:
-            kept = {name: part for name, part in plain.items() if name != "ratios"}
+            kept = {name: part for name, part in plain.items() if name not in DERIVED}
             for mode in ("training", "inference"):
                 kept[mode] = None if plain[mode] is None else Timing(**_tuples(plain[mode]))
             measurements.append(Measurement(**{**kept, "row": row_name(plain["row"])}))
@@ -186,7 +194,7 @@ def _terminal_table(table: CostTable, rows: Sequence[Measurement], mode: str, ti
     drawn = Table(title=title, box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
     drawn.add_column("encoding", overflow="fold")
     over = f"over\n{baseline if len(baseline) <= WIDEST_BASELINE else 'baseline'}"
-    names = ["ms", over, "20-80 %", "tokens/s", "MiB", "GFLOP", "params"]
+    names = ["ms\nsteps/s", over, "20-80 %", "tokens/s", "MiB", "GFLOP", "params"]
     for name in [*names, "paper"] if any(papers) else names:
         drawn.add_column(name, justify="right", no_wrap=True)
     for row, paper in zip(rows, papers, strict=True):
@@ -197,11 +205,12 @@ def _terminal_table(table: CostTable, rows: Sequence[Measurement], mode: str, ti
 
 def _cells(table: CostTable, row: Measurement, mode: str) -> list[str]:
     timing, speed, ratio = row.timing(mode), row.tokens_per_second(mode), table.ratio(row, mode)
+    steps = row.steps_per_second(mode)
     parameters = "-" if row.parameters is None else f"{row.parameters / 1e6:.1f}M"
-    if timing is None or speed is None:
+    if timing is None or speed is None or steps is None:
         return ["-"] * 6 + [parameters]
     return [
-        f"{1e3 * timing.median:.1f}",
+        f"{1e3 * timing.median:.1f}\n{steps:.1f}",
         "-" if ratio is None else f"{ratio.median:.3f}",
         "-" if ratio is None else f"{ratio.low:.2f}-{ratio.high:.2f}",
         f"{speed:,.0f}",

@@ -53,7 +53,7 @@ def test_help_has_an_example():
     ("arguments", "message"),
     [
         (["--encodings", "diet"], "expected one of none"),
-        (["--encodings", "diet-abs:rnk=4"], "any of rank"),
+        (["--encodings", "diet-abs:rnk=4"], "diet-abs has rank"),
         (["--model", "bert"], "expected some of bert-base"),
         (["--length", "a"], "--length: expected a whole number"),
         (["--device", "gpu"], "device: expected auto"),

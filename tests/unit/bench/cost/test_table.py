@@ -105,7 +105,10 @@ def test_json_and_back(table):
     assert CostTable.from_json(json.loads(text)) == table
     plain = json.loads(text)["measurements"]
     assert plain[1]["ratios"]["training"] == {"median": 1.5, "low": 1.2, "high": 1.5}
-    assert plain[2]["ratios"] == {"training": None, "inference": None}
+    assert plain[1]["steps_per_second"]["training"] == pytest.approx(1 / 1.5)
+    assert plain[2]["ratios"] == plain[2]["steps_per_second"] == {"training": None, "inference": None}
+    older = [{name: part for name, part in each.items() if name != "steps_per_second"} for each in plain]
+    assert CostTable.from_json({**json.loads(text), "measurements": older}) == table
 
 
 def shown(table):
@@ -119,6 +122,9 @@ def test_people_see_times_ratios_and_the_paper(table):
     lines = [line.split() for line in text.splitlines()]
     assert ["shaw", "1500.0", "1.500", "1.20-1.50", "341", "1", "2.0", "28.5M", "1.24"] in lines  # Table 1: +24 %
     assert ["shaw", "700.0", "1.400", "1.20-1.60", "731", "-", "2.0", "28.5M", "1.65"] in lines
+    below = lines[lines.index(["shaw", "700.0", "1.400", "1.20-1.60", "731", "-", "2.0", "28.5M", "1.65"]) + 1]
+    assert below == ["1.4"]  # steps a second
+    assert ["encoding", "steps/s", "none", "20-80", "%", "tokens/s", "MiB", "GFLOP", "params", "paper"] in lines
     assert "Training step, bert-small, n = 512, 4 sequences" in text
     assert "Chen et al. (2021b), Table 1" in text
     assert "…" not in text
