@@ -19,7 +19,9 @@ class DietAbs(PositionEncoding):
     Paper:    Chen et al. (2021b), Eq. (1); rank: Sec. 3.1 ("DIET-ABS-Rank-k"); sharing: Sec. 4.4; Eq. (4), DIET-ABS-LIN
     Formula:  bias[h, i, j] = sum_r left[l, h, i, r] * right[l, h, j, r]
     Symbols:  P_Q -> left, P_K -> right, both (layers, heads, max_length, rank);  d_p -> rank
-    Departs:  the paper gives no initialisation; normal with `init_std` here
+    Departs:  the bias joins q k^T / sqrt(d_h): the paper writes sqrt(d), with d the width of the model in Sec. 2.1,
+              where BERT has that of a head. The factors of Eq. (4) have width d; here any rank. The paper gives no
+              initialisation; normal with `init_std`
     Yields:   LowRank, 2 * layers * heads * max_length * rank parameters
     Checked:  tests/parity/test_scalar_and_diet.py, tests/parity/test_linformer.py
 
@@ -80,7 +82,8 @@ class AbsScalar(PositionEncoding):
     Paper:    Chen et al. (2021a), Eq. (7)
     Formula:  bias[h, i, j] = sum_r factor[l, h, i, r] * factor[l, h, j, r]
     Symbols:  P -> factor, (layers, heads, max_length, rank);  d_h -> rank, the paper's choice and the default
-    Departs:  any rank; the paper gives no initialisation; normal with `init_std` here
+    Departs:  any rank, and sqrt(d_h) for the paper's sqrt(d), as in DIET-ABS; the paper gives no initialisation; normal
+              with `init_std`
     Yields:   LowRank, layers * heads * max_length * rank parameters
     Checked:  tests/parity/test_scalar_and_diet.py
     """
@@ -118,8 +121,8 @@ class DietRel(PositionEncoding):
     Paper:    Chen et al. (2021b), Eq. (3)
     Formula:  bias[h, i, j] = values[l, h, j - i + max_length - 1]
     Symbols:  R -> values, (layers, heads, 2 * max_length - 1)
-    Departs:  indexed by j - i, the paper by i - j. Beyond max_length the paper is silent; offsets outside the table
-              take its outermost values (Shaw's clipping), or raise with `beyond="raise"`
+    Departs:  indexed by j - i, the paper by i - j, and sqrt(d_h) for its sqrt(d). Beyond max_length it is silent;
+              offsets outside the table take its outermost values (Shaw's clipping), or raise with `beyond="raise"`
     Yields:   Toeplitz, layers * heads * (2 * max_length - 1) parameters
     Checked:  tests/parity/test_scalar_and_diet.py
     """
