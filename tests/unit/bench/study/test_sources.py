@@ -1,5 +1,6 @@
 """A study whose text has changed since it began must not go on with half of the old one."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ from headway.bench.tasks.pretrain.text import fingerprints
 from headway.bench.tasks.training.prepared_data import sources_changed
 from headway.bench.tasks.translate import Optimisation as TranslationOptimisation
 from headway.bench.tasks.translate import ParallelData, TranslateConfig, TranslatorChoice
-from headway.storage import write_json
+from headway.bench.tasks.translate.data import read_test_sets
+from headway.storage import plain_settings, write_json
 
 LINES = [f"the {animal} sees the {thing}" for animal in ("cat", "dog", "bird") for thing in ("house", "tree", "sea")]
 
@@ -137,3 +139,21 @@ def test_a_file_that_is_gone_hides_no_change_of_another(tmp_path):
     assert not sources_changed(tmp_path / "data", fingerprints(text))
     (tmp_path / "two.txt").write_text("another\n\ntext")
     assert sources_changed(tmp_path / "data", fingerprints(text))
+
+
+def test_a_test_set_that_changed_since_it_was_scored_is_noticed(tmp_path):
+    """Also one that was replaced by as many other sentences; one that is gone is not missed."""
+    for side in ("en", "de"):
+        (tmp_path / f"news.{side}").write_text("a\nb\n")
+    data = ParallelData(source="builtin:20", test={"news": f"{tmp_path}/news.en,{tmp_path}/news.de"})
+    config = TranslateConfig(
+        model=TranslatorChoice(encoding="none"), data=data, optimisation=TranslationOptimisation(steps=1)
+    )
+    (test,) = read_test_sets(data)
+    result = json.loads(json.dumps({"scores": {"news": {"bleu": 1.0, "fingerprint": test.fingerprint}}}))
+    settings = json.loads(json.dumps(plain_settings(config)))
+    assert not sources_changed_since("translate", settings, tmp_path, result)
+    (tmp_path / "news.de").write_text("a\nc\n")
+    assert sources_changed_since("translate", settings, tmp_path, result)
+    (tmp_path / "news.de").unlink()
+    assert not sources_changed_since("translate", settings, tmp_path, result)
