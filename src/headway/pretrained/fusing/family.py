@@ -12,6 +12,10 @@ from torch import Tensor
 
 from headway.bias import Bias
 
+# Names in transformers' registries. Attention is the same; masks are what attention needs to know, or, in models that
+# work on their mask themselves, the same but never None, or numbers that are added to the scores.
+NAME, MASKED, ADDED = "headway", "headway_masked", "headway_added"
+
 
 class Taken(NamedTuple):
     """What headway's attention is given in place of what transformers would add to the scores."""
@@ -30,7 +34,7 @@ class Fused:
     STRUCTURE: ClassVar[str] = ""  # what the scores get, for people
     EXPECTS: ClassVar[dict[str, tuple[str, ...]]] = {}  # methods of the original, and their parameters after self
 
-    def taken(self, position_bias: Tensor | None, mask: Tensor | None, q_len: int, k_len: int) -> Taken:
+    def taken(self, position_bias: Tensor | None, mask: Tensor | None, q: Tensor, k: Tensor) -> Taken:
         """Return bias and mask of a call of the attention interface, made of what the module hands to it."""
         raise NotImplementedError
 
@@ -54,6 +58,7 @@ class Family:
         parts: class of that file -> what is put before it.
         interface: class of that file that goes through the attention interface as it is -> what its scores get.
         left: class of that file that stays transformers' own -> why.
+        implementation: which form of masks the models need, one of those in this file.
     """
 
     models: tuple[str, ...]
@@ -61,6 +66,7 @@ class Family:
     parts: dict[str, type[Fused]] = field(default_factory=dict)
     interface: dict[str, str] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
+    implementation: str = NAME
 
     def original(self, name: str) -> type:
         """Return a class of transformers' file; raise NotImplementedError if this version has none."""

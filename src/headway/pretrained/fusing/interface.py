@@ -12,16 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
+from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, eager_mask, sdpa_mask
 
 from headway.attention.call import attention
 from headway.attention.eager import weighted
 from headway.attention.request import checked
 from headway.bias import Bias, Dense, LowRank
-from headway.pretrained.fusing.family import Fused
+from headway.pretrained.fusing.family import ADDED, MASKED, NAME, Fused
 from headway.running import may_read
-
-NAME = "headway"
 
 # Arguments that change the scores or the cache in ways that headway's attention does not have.
 UNSUPPORTED = ("softcap", "s_aux", "cache", "head_mask", "block_mask")
@@ -56,6 +54,14 @@ def whole_mask(**kwargs: Any) -> Tensor | None:  # boolean (B, 1, Lq, Lk)
     return whole
 
 
+def mask_always(**kwargs: Any) -> Tensor:
+    """Return the mask of `mask_of_call`, and one that lets everything pass in place of None."""
+    found = mask_of_call(**{**kwargs, "allow_is_causal_skip": True})
+    if found is None:
+        found = torch.ones(kwargs["batch_size"], kwargs["kv_length"], dtype=torch.bool, device=kwargs.get("device"))
+    return found
+
+
 def _padding(attention_mask: Tensor | None) -> Tensor | None:  # boolean (B, Lk), or None where nothing is padding
     if attention_mask is None:
         return None
@@ -84,7 +90,7 @@ def attend(
             )
     bias: Bias | None = None
     if isinstance(module, Fused):
-        taken = module.taken(position_bias, attention_mask, query.shape[-2], key.shape[-2])
+        taken = module.taken(position_bias, attention_mask, query, key)
         bias, attention_mask = taken.bias, taken.mask
     elif position_bias is not None:
         bias = Dense(position_bias)
@@ -121,7 +127,8 @@ def run(
     if mask is None:
         causal = is_causal and q.shape[-2] > 1
     elif mask.dim() == 2:
-        causal, mask = q.shape[-2] > 1, mask[:, None, None, :]
+        causal = q.shape[-2] > 1
+        mask = None if may_read(mask) and bool(mask.all()) else mask[:, None, None, :]
     elif mask.dtype != torch.bool:
         mask, added = allowed_and_added(mask, q.shape[-2])
         bias = added + bias
@@ -143,6 +150,14 @@ def run(
     return mixed.transpose(1, 2), weights
 
 
+def split_heads(
+    x: Tensor,  # (B, L, H * D)
+    heads: int,
+) -> Tensor:  # (B, H, L, D)
+    """Split the last axis into heads."""
+    return x.view(*x.shape[:-1], heads, -1).transpose(1, 2)
+
+
 def allowed_and_added(
     mask: Tensor,  # (B|1, H|1, Lq|1, Lk), added to the scores
     q_len: int,
@@ -156,6 +171,7 @@ def allowed_and_added(
 
 
 def register() -> None:
-    """Register both functions under one name: without the second, transformers would leave masks out."""
-    AttentionInterface.register(NAME, attend)
-    AttentionMaskInterface.register(NAME, mask_of_call)
+    """Register attention and a mask function under each name: without a second one, masks would be left out."""
+    for name, mask in ((NAME, mask_of_call), (MASKED, mask_always), (ADDED, eager_mask)):
+        AttentionInterface.register(name, attend)
+        AttentionMaskInterface.register(name, mask)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.pretrained.fusing.families import t5
+from headway.pretrained.fusing.families import alibi, encoders, mpnet, t5, vision
 from headway.pretrained.fusing.family import Family, Fused
 
-FAMILIES: dict[str, Family] = {model: family for family in (*t5.FAMILIES,) for model in family.models}
+_FILES = (t5, mpnet, alibi, encoders, vision)
+FAMILIES: dict[str, Family] = {model: family for file in _FILES for family in file.FAMILIES for model in family.models}
 
 _RELATIVE = "its scores are products of queries or keys with a table of offsets, which no structure of headway has yet"
 REFUSED: dict[str, str] = {

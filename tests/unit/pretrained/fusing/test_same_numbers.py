@@ -8,6 +8,7 @@ from fusing_cases import ENCODER_DECODER, TINY, call_of, pair, tiny_model
 
 import headway as hw
 from headway.pretrained.fusing import FAMILIES
+from headway.pretrained.fusing.families import alibi
 
 GENERATING = [name for name, made in TINY.items() if made.kind in ("decoder", *ENCODER_DECODER)]
 
@@ -25,12 +26,13 @@ def test_outputs_and_gradients(name, batch, length, padding, same):
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_the_bias_matters(name):
+def test_the_bias_matters(name, monkeypatch):
     """Else all other tests here could pass without one."""
     if not FAMILIES[tiny_model(name).config.model_type].parts:
         pytest.skip("the family has no bias, masks alone")
     model, other = pair(name)
     call = call_of(name, 2, 17, "none")
+    monkeypatch.setattr(alibi, "bias_of_keys", lambda numbers, q_len: None)
     with torch.no_grad():
         for key, parameter in other.named_parameters():
             if "relative" in key:
@@ -45,6 +47,8 @@ def test_generation_token_by_token(name, padding, cache):
     model, other = pair(name)
     inputs = call_of(name, 3, 7, padding).inputs
     inputs.pop("decoder_input_ids", None)
+    if cache == "static" and name.startswith("falcon"):
+        pytest.skip("transformers cannot do that: its ALiBi takes no mask with four axes")
     if name == "pop2piano":
         pytest.skip("its generate takes audio; its classes are T5's")
     asked = {"use_cache": cache != "none", "max_new_tokens": 8, "do_sample": False}
@@ -61,8 +65,8 @@ def test_generation_token_by_token(name, padding, cache):
 @pytest.mark.parametrize("name", TINY)
 def test_gradient_checkpointing(name, reentrant, same):
     model, other = pair(name)
-    if not other.supports_gradient_checkpointing:
-        pytest.skip("transformers cannot checkpoint it")
+    if reentrant and TINY[name].kind == "image":
+        pytest.skip("transformers cannot do that: a second backward pass through the bias, hooks that expect a tensor")
     for each in (model, other):
         each.train()
     other.gradient_checkpointing_enable({"use_reentrant": reentrant})
@@ -73,13 +77,18 @@ def test_gradient_checkpointing(name, reentrant, same):
 
 @pytest.mark.parametrize("name", TINY)
 def test_attention_weights_are_given_where_they_are_asked_for(name):
+    if name.startswith("falcon"):
+        pytest.skip("transformers has weights of its eager attention alone, which adds ALiBi twice")
     model, other = pair(name)
     call = call_of(name, 2, 9, "right")
     theirs = model(**call.inputs, output_attentions=True)
     ours = other(**call.inputs, output_attentions=True)
     for field in ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions"):
         for a, b in zip(theirs.get(field) or (), ours.get(field) or (), strict=True):
-            if b is None and name == "pix2struct":  # the model does not tell its text layers that weights are wanted
+            if b is None and name in (
+                "pix2struct",
+                "mpt",
+            ):  # the model does not tell its text layers that weights are wanted
                 continue
             rows = call.keep if a.shape[-2] == 9 and call.keep is not None else torch.ones(a.shape[0], a.shape[-2]) > 0
             torch.testing.assert_close(b.transpose(1, 2)[rows], a.transpose(1, 2)[rows], rtol=0, atol=1e-9)
@@ -107,7 +116,7 @@ def test_by_name_alone(name, same):
     """attn_implementation="headway" without `fuse`, for models that go through transformers' interface."""
     import headway.pretrained  # noqa: F401  # registers the name
 
-    if name in ("mpnet", "bloom", "mpt", "falcon", "layoutlmv3", "data2vec-vision"):
+    if name in ("mpnet", "bloom", "mpt") or name.startswith("falcon"):
         pytest.skip("the family computes attention itself")
     model, other = tiny_model(name), tiny_model(name, attn_implementation="headway")
     assert not hw.fused(other).replaced

@@ -39,10 +39,10 @@ class FusedT5Attention(Fused):
             kwargs["position_bias"] = hidden_states.new_zeros(1, 1, 1)  # transformers would make (1, H, Lq, Lk) zeros
         return super().forward(hidden_states, *args, **kwargs)  # type: ignore[misc]
 
-    def taken(self, position_bias: Tensor | None, mask: Tensor | None, q_len: int, k_len: int) -> Taken:
+    def taken(self, position_bias: Tensor | None, mask: Tensor | None, q: Tensor, k: Tensor) -> Taken:
         if is_cross_attention(self) or position_bias is None:
             return Taken(None, mask)
-        return Taken(Toeplitz(position_bias, q_len), mask)
+        return Taken(Toeplitz(position_bias, q.shape[2]), mask)
 
     def structure(self) -> str:
         return "no bias (cross-attention)" if is_cross_attention(self) else super().structure()
@@ -68,11 +68,11 @@ class FusedUMT5Attention(FusedT5Attention):
 class FusedSwitchAttention(FusedT5Attention):
     """The encoder's padding comes as numbers that are added to the scores, 0 or as low as a number can be."""
 
-    def taken(self, position_bias: Tensor | None, mask: Tensor | None, q_len: int, k_len: int) -> Taken:
+    def taken(self, position_bias: Tensor | None, mask: Tensor | None, q: Tensor, k: Tensor) -> Taken:
         if mask is not None and mask.is_floating_point() and mask.shape[2] == 1:
             mask = mask > torch.finfo(mask.dtype).min
             mask = None if may_read(mask) and bool(mask.all()) else mask
-        return super().taken(position_bias, mask, q_len, k_len)
+        return super().taken(position_bias, mask, q, k)
 
 
 class FusedUdopAttention(FusedT5Attention):
@@ -80,9 +80,9 @@ class FusedUdopAttention(FusedT5Attention):
 
     STRUCTURE = "Dense in the encoder: order, x and y; Toeplitz in the decoder: buckets of offsets"
 
-    def taken(self, position_bias: Tensor | None, mask: Tensor | None, q_len: int, k_len: int) -> Taken:
+    def taken(self, position_bias: Tensor | None, mask: Tensor | None, q: Tensor, k: Tensor) -> Taken:
         if self.is_decoder or position_bias is None:  # type: ignore[attr-defined]
-            return super().taken(position_bias, mask, q_len, k_len)
+            return super().taken(position_bias, mask, q, k)
         return Taken(Dense(position_bias), mask)
 
 
