@@ -11,6 +11,18 @@ from headway.bench.study.plans.cost_tables import cost, parameters
 from headway.bench.study.plans.encodings_on_text import encodings
 from headway.bench.study.plans.glue_tables import glue, glue_segments, glue_sharing
 from headway.bench.study.plans.main_job import questions, quick
+from headway.bench.study.plans.scalar_tables import (
+    scalar_glue,
+    scalar_place_glue,
+    scalar_place_xtreme,
+    scalar_rank,
+    scalar_segments_glue,
+    scalar_segments_xtreme,
+    scalar_sharing_glue,
+    scalar_sharing_xtreme,
+    scalar_translation,
+    scalar_xtreme,
+)
 from headway.bench.study.plans.tisa_tables import tisa_alone, tisa_beside
 from headway.bench.study.plans.translation_tables import shaw_clip, shaw_parts, shaw_translation, translation
 from headway.bench.study.plans.xtreme_tables import long_range, xtreme, xtreme_ablation
@@ -25,6 +37,16 @@ PLANS: dict[str, Callable[[str, str | None], Plan]] = {
     "xtreme-ablation": xtreme_ablation,
     "long-range": long_range,
     "translation": translation,
+    "scalar-place-glue": scalar_place_glue,
+    "scalar-place-xtreme": scalar_place_xtreme,
+    "scalar-glue": scalar_glue,
+    "scalar-xtreme": scalar_xtreme,
+    "scalar-translation": scalar_translation,
+    "scalar-sharing-glue": scalar_sharing_glue,
+    "scalar-sharing-xtreme": scalar_sharing_xtreme,
+    "scalar-segments-glue": scalar_segments_glue,
+    "scalar-segments-xtreme": scalar_segments_xtreme,
+    "scalar-rank": scalar_rank,
     "shaw-translation": shaw_translation,
     "shaw-clip": shaw_clip,
     "shaw-parts": shaw_parts,

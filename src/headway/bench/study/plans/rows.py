@@ -1,4 +1,4 @@
-"""The rows of the DIET paper's tables, without figures."""
+"""Rows of the papers' tables, without figures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ DIET = "Chen et al. (2021b), “A Simple and Effective Positional Encoding for T
 SHAW = "Shaw et al. (2018), “Self-Attention with Relative Position Representations”"
 TISA = "Wennberg and Henter (2021), “The Case for Translation-Invariant Self-Attention”"
 
-ADDED = ("t5", "diet-abs", "diet-rel")  # of the papers' rows, those with numbers that are added to scores
+# Encodings of the papers' rows with numbers that are added to scores.
+ADDED = ("t5", "diet-abs", "diet-rel", "abs-scalar", "rel-scalar")
 FASTER = 10.0  # times the rate, in short runs, for numbers that are added to scores; see Optimisation.position_rate
 FASTER_NOTE = (
     f"Numbers that are added to scores are trained at {FASTER:.0f} times the rate: Adam moves each by at most the rate "
