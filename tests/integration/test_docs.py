@@ -183,6 +183,13 @@ def test_an_unknown_option_is_found():
         parse(["translate", "train", "--encodng", "tisa"])
 
 
+@pytest.mark.parametrize(
+    "page", [DOCS / "index.md", *sorted((DOCS / "guides").glob("*.md"))], ids=lambda page: page.stem
+)
+def test_a_guide_begins_with_what_the_reader_will_have(page):
+    assert page.read_text().split("\n\n")[1].startswith("At the end of this ")
+
+
 def test_make_targets_of_the_guides_exist():
     for page in PAGES:
         for target in re.findall(r"`make (\w+)`", page.read_text()):
