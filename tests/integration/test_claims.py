@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -10,20 +11,28 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from headway.cli import app
 
 ROOT = Path(__file__).parents[2]
 VERDICTS = {"supported", "not seen", "contradicted", "not tested"}
 
 
+@pytest.fixture(autouse=True, scope="module")
+def in_the_checkout():
+    """The folder of results is named as from there."""
+    with contextlib.chdir(ROOT):
+        yield
+
+
 def claims(*words, columns=100):
-    environment = {**os.environ, "COLUMNS": str(columns), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "headway", "claims", *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+    return CliRunner(env={"COLUMNS": str(columns)}).invoke(app, ["claims", *words])
 
 
 def read(*words):
     done = claims("--json", *words)
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     return {entry["key"]: entry for entry in json.loads(done.stdout)["claims"]}
 
 
@@ -66,7 +75,7 @@ def test_committed_timings_decide_what_position_costs(ledger):
 
 def test_the_table_fits_its_terminal():
     done = claims(columns=100)
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 100
     for word in ("per-head-glue", "the paper", "Table 1", "headway claims CLAIM"):
         assert word in done.stdout
@@ -74,7 +83,7 @@ def test_the_table_fits_its_terminal():
 
 def test_one_claim_in_full_and_only_some_verdicts():
     done = claims("diet-cost")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     for word in ("verdict", "numbers", "asked", "95 % interval over", "round 0:", "from ", ".json"):
         assert word in done.stdout
     some = read("--only", "supported,not-seen")
@@ -95,7 +104,7 @@ def test_the_rule_is_told():
 )
 def test_mistakes_are_explained(words, message):
     done = claims(*words, columns=1000)
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert message in done.stderr and "Traceback" not in done.stderr
 
 
@@ -105,7 +114,7 @@ def test_a_broken_file_is_named(tmp_path):
     path = tmp_path / folder / "result.json"
     path.write_text(path.read_text()[:40])
     done = claims("--results", str(tmp_path / "results"), columns=1000)
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert f"{path}: expected JSON" in done.stderr
 
 
@@ -126,10 +135,7 @@ def test_a_verdict_follows_the_results(tmp_path):
 @pytest.mark.slow
 def test_what_the_commands_write_is_read(tmp_path):
     """Pretraining, fine-tuning, analysis and translation, tiny, in the layout that the readers expect."""
-    from typer.testing import CliRunner
-
     from headway.bench.claims.readers import read_results
-    from headway.cli import app
 
     results = tmp_path / "results"
 
@@ -170,3 +176,11 @@ def test_what_the_commands_write_is_read(tmp_path):
     assert ("shaw", "sinusoidal", "builtin") in found.errors
     verdicts = read("--results", str(results))
     assert verdicts["shaw-bleu"]["verdict"] == "supported" and verdicts["parameters"]["verdict"] == "supported"
+
+
+def test_the_command_as_a_process():
+    environment = {**os.environ, "COLUMNS": "80", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "headway", "claims", "--only", "contradicted"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80 and "diet-cost" in done.stdout

@@ -70,12 +70,10 @@ def _fitting(setting: Setting, measure: str, samples: Iterable[Sample]) -> list[
     """Return the samples of a setting; those of the encoding's other name only where there are none of its own."""
     segments = setting.encoding.segments
     found = [
-        sample
-        for sample in samples
-        if sample.measure == measure
-        and setting.fits(sample.setting)
-        and (segments is None or segments == sample.segments)
+        sample for sample in samples if sample.measure == measure and (segments is None or segments == sample.segments)
     ]
+    fitting = {key for key, other in {id(each.setting): each.setting for each in found}.items() if setting.fits(other)}
+    found = [sample for sample in found if id(sample.setting) in fitting]
     return [sample for sample in found if sample.setting.encoding.name == setting.encoding.name] or found
 
 

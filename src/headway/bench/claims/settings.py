@@ -14,7 +14,7 @@ from typing import Any
 
 from headway.encodings.base import Dimensions
 from headway.encodings.choice import EncodingChoice, with_one_encoding
-from headway.encodings.registry import option_names
+from headway.encodings.registry import ENCODINGS, option_names
 from headway.encodings.scalar_and_diet import AbsScalar, DietAbs
 from headway.models import PRESETS
 from headway.models.translation import TRANSLATION_PRESETS
@@ -36,6 +36,7 @@ class Setting:
     attention: str = "full"
 
     @classmethod
+    @cache
     def parse(cls, text: str, attention: str = "full") -> Setting:
         """Read what a claim asks for from the text of an encoding.
 
@@ -47,10 +48,9 @@ class Setting:
     @classmethod
     def of(cls, model: Mapping[str, Any]) -> Setting:
         """Read the setting from the part "model" of a run's configuration."""
-        choice = EncodingChoice.parse(with_one_encoding(model)["encoding"])
         changes = model.get("changes") or {}
-        complete = complete_choice(choice, head_width(model.get("preset", "")))
-        return cls(complete.with_segments(None), changes.get("attention", "full"))
+        text = with_one_encoding(model)["encoding"]
+        return _complete_setting(text, head_width(model.get("preset", "")), changes.get("attention", "full"))
 
     def fits(self, found: Setting) -> bool:
         """Return whether a result's setting is one that this asks for."""
@@ -102,17 +102,28 @@ def _has_parameters(name: str) -> bool:
 
 
 @cache
+def _complete_setting(text: str, width: int | None, attention: str) -> Setting:
+    return Setting(complete_choice(EncodingChoice.parse(text), width).with_segments(None), attention)
+
+
+@cache
 def complete_choice(choice: EncodingChoice, width: int | None = None) -> EncodingChoice:
     """Fill in what a choice leaves open: the defaults of options and of sharing, and the rank, a head's width."""
     options: dict[str, Any] = {}
-    for kind in choice.kinds:
-        parameters = inspect.signature(kind).parameters
-        options |= {name: parameters[name].default for name in option_names(kind)}
+    for name in choice.names:
+        options |= default_options(name)
     options |= choice.options
     if options.get("rank", 0) is None and any(issubclass(kind, AbsScalar | DietAbs) for kind in choice.kinds):
         options["rank"] = width
     sharing = next((kind.default_sharing for kind in choice.kinds if kind.default_sharing is not None), None)
     return replace(choice, options=options, sharing=choice.sharing or sharing)
+
+
+@cache
+def default_options(name: str) -> Mapping[str, Any]:
+    """Return the options of an encoding with their defaults."""
+    parameters = inspect.signature(ENCODINGS[name]).parameters
+    return {option: parameters[option].default for option in option_names(ENCODINGS[name])}
 
 
 def head_width(preset: str) -> int | None:
