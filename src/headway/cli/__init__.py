@@ -23,6 +23,7 @@ COMMANDS = {  # name: where it is, and what it does in a few words
     "finetune": ("finetune:finetune", "Fine-tune an encoder on GLUE, XTREME and others."),
     "translate": (":translation", "Train a translation model, translate, score."),
     "convert": ("convert:convert", "Give a pretrained model another position encoding."),
+    "fuse": ("fuse:fuse", "Run a pretrained model on headway's attention."),
     "analyze": ("analyze:analyze", "Say what a model's positions learned."),
     "cost": ("cost:cost", "Measure what position costs on this machine."),
     "study": ("study:study", "Compare many encodings; write a report."),

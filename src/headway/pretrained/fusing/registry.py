@@ -58,3 +58,14 @@ def __getattr__(name: str) -> Any:
             if name == f"Fused{original}":
                 return fused_class(family.original(original), part)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def tables() -> str:
+    """Return the tables of docs/fuse.md: what is taken and how, and what is refused and why."""
+    lines = ["| `config.model_type` | module | what its scores get |", "|---|---|---|"]
+    for model, family in FAMILIES.items():
+        for name, what in {**{name: part.STRUCTURE for name, part in family.parts.items()}, **family.interface}.items():
+            lines.append(f"| `{model}` | `{name}` | {what} |")
+    lines += ["", "| refused | why |", "|---|---|"]
+    lines += [f"| `{model}` | {why} |" for model, why in REFUSED.items()]
+    return "\n".join(lines)
