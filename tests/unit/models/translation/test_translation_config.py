@@ -52,7 +52,7 @@ def test_tables_per_layer_and_head_as_the_papers_vary_them():
         ({"encoding": "tissa"}, "Did you mean 'tisa'"),
         ({"clip": 8}, "clip: it is an option of the encoding"),
         ({"decoder_layer": 2}, "Did you mean 'decoder_layers'"),
-        ({"encoding": "sinusoidal:clip=8"}, "options: expected of sinusoidal"),
+        ({"encoding": "sinusoidal:clip=8"}, "options: sinusoidal has amplitude"),
         ({"norm": "both"}, "norm: expected one of post, pre"),
         ({"cross": "all"}, "cross: expected one of none, same"),
         ({"label_smoothing": 1.0}, "label_smoothing: expected a share of at least 0 and below 1"),
