@@ -104,7 +104,8 @@ def test_an_encoder_of_transformers_goes_the_same_way(folders, glue, tmp_path):
     assert result.rates[0]["score"]["median"] >= result.rates[1]["score"]["median"]
     rows = {(split["use"], split["split"]): split for split in result.data}
     assert (rows["train", "train"]["rows"], rows["train", "train"]["skipped"]) == (400, 1)
-    assert "SST-2/train.tsv, line 8: expected 2 columns, got 1" in rows["train", "train"]["first_skipped"][0]
+    first = rows["train", "train"]["first_skipped"][0]
+    assert "SST-2/train.tsv, line 8: expected 2 columns with tabs between them, got 1" in first
     assert rows["train", "train"]["published"] == 67_349
 
     lines = (tmp_path / "out" / "predictions" / "SST-2.tsv").read_text().splitlines()
@@ -337,7 +338,7 @@ def test_scores_that_are_not_finite_are_not_predicted(folders, glue, tmp_path, m
         (("rtee",), "task: expected one of cola"),
         (("rte", "--data", "foo=bar"), "No data set is called 'foo'"),
         (("rte", "--data", "x", "--recipe", "slow"), "recipe: expected one of full, quick"),
-        (("sst2", "--data", "GLUE"), "line 8: expected 2 columns, got 1"),
+        (("sst2", "--data", "GLUE"), "line 8: expected 2 columns with tabs between them, got 1"),
         (("builtin:entailment", "--segments", "both"), "segments: expected one of"),
         (("rte", "rte", "--data", "x"), "tasks: expected each once, got rte rte"),
         (("sst2", "--data", "GLUE/SST-2/train.tsv"), "it would be evaluated on itself. Pass --dev"),
@@ -367,7 +368,7 @@ def test_bad_arguments_are_named(folders, glue, tmp_path, arguments, message):
 
 def test_the_command_says_what_came_out(folders, glue, tmp_path):
     out = str(tmp_path / "out")
-    options = ["--recipe", "quick", "--seeds", "2", "--epochs", "1", "--limit", "64", "--length", "64", "--cpu"]
+    options = ["--recipe", "quick", "--seeds", "2", "--epochs", "1", "--set", "data.limit=64", "--length", "64", "--cpu"]
     arguments = [
         "finetune",
         "sst2",
@@ -391,7 +392,7 @@ def test_the_command_says_what_came_out(folders, glue, tmp_path):
 
 
 def test_several_tasks_have_a_folder_each(folders, tmp_path):
-    options = ["--recipe", "quick", "--seeds", "1", "--epochs", "1", "--limit", "32", "--length", "64", "--cpu"]
+    options = ["--recipe", "quick", "--seeds", "1", "--epochs", "1", "--set", "data.limit=32", "--length", "64", "--cpu"]
     arguments = ["finetune", "builtin:acceptability", "builtin:similarity", "--model", str(folders / "ours")]
     done = CliRunner().invoke(app, [*arguments, *options, "--quiet", "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.stderr
