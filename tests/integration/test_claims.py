@@ -149,7 +149,7 @@ def test_what_the_commands_write_is_read(tmp_path):
             "--out", results / "pretraining_wiki" / encoding)  # fmt: skip
     model = results / "pretraining_wiki" / "learned" / "model"
     run("finetune", "builtin:entailment", "--model", model, "--recipe", "quick", "--seeds", "1",
-        "--learning-rate", "1e-3", "--epochs", "1", "--limit", "32", "--cpu", "--quiet",
+        "--learning-rate", "1e-3", "--epochs", "1", "--set", "data.limit=32", "--cpu", "--quiet",
         "--transfer", "builtin:entailment", "--out", results / "glue_wiki" / "learned" / "entailment")  # fmt: skip
     shutil.copytree(results / "glue_wiki", results / "xtreme_wiki")
     (tmp_path / "text.txt").write_text("the dog sees a cat . " * 60)
@@ -157,8 +157,8 @@ def test_what_the_commands_write_is_read(tmp_path):
         "--no-figures", "--quiet", "--out", results / "analysis" / "learned")  # fmt: skip
     corpus = results / "translation" / "builtin"
     for encoding in ("sinusoidal", "shaw"):
-        run("translate", "train", "--encoding", encoding, "--source", "builtin:300", "--steps", "2", "--evaluate-every",
-            "2", "--cpu", "--quiet", "--out", corpus / encoding)  # fmt: skip
+        run("translate", "train", "--encoding", encoding, "--source", "builtin:300", "--steps", "2", "--set",
+            "intervals.evaluate=2", "--cpu", "--quiet", "--out", corpus / encoding)  # fmt: skip
     texts = {"sinusoidal": "a dog sees a cat .\n" * 8, "shaw": "a dog sees the cat .\n" * 8}
     for encoding, text in texts.items():
         (corpus / encoding / "test.hyp").write_text(text)

@@ -336,19 +336,19 @@ def test_scores_that_are_not_finite_are_not_predicted(folders, glue, tmp_path, m
     [
         (("rte", "--data", "nowhere"), "nowhere: expected the split train of rte"),
         (("rtee",), "task: expected one of cola"),
-        (("rte", "--data", "foo=bar"), "No data set is called 'foo'"),
+        (("rte", "--data", "foo=bar"), "No task is called 'foo'"),
         (("rte", "--data", "x", "--recipe", "slow"), "recipe: expected one of full, quick"),
         (("sst2", "--data", "GLUE"), "line 8: expected 2 columns with tabs between them, got 1"),
-        (("builtin:entailment", "--segments", "both"), "segments: expected one of"),
+        (("builtin:entailment", "--set", "start.segments=both"), "segments: expected one of"),
         (("rte", "rte", "--data", "x"), "tasks: expected each once, got rte rte"),
         (("sst2", "--data", "GLUE/SST-2/train.tsv"), "it would be evaluated on itself. Pass --dev"),
         (
-            ("sst2", "rte", "--data", "x", "--overlap", "8"),
-            "overlap: expected a task of questions beside it, got sst2 rte",
+            ("sst2", "rte", "--data", "x", "--set", "spans.overlap=8"),
+            "--set spans.overlap: not used for tasks that are no questions.",
         ),
         (
-            ("sst2", "--data", "x", "--segments", "input"),
-            "segments: expected a task of pairs beside it, got sst2. Leave",
+            ("sst2", "--data", "x", "--set", "start.segments=input"),
+            "--set start.segments: not used for tasks of single texts.",
         ),
         (("sst2", "--data", "x", "--languages", "de"), "languages: expected some of what is transferred to"),
         (
@@ -368,7 +368,7 @@ def test_bad_arguments_are_named(folders, glue, tmp_path, arguments, message):
 
 def test_the_command_says_what_came_out(folders, glue, tmp_path):
     out = str(tmp_path / "out")
-    options = ["--recipe", "quick", "--seeds", "2", "--epochs", "1", "--set", "data.limit=64", "--length", "64", "--cpu"]
+    options = ["--recipe", "quick", "--seeds", "2", "--epochs", "1", "--set=data.limit=64", "--length", "64", "--cpu"]
     arguments = [
         "finetune",
         "sst2",
@@ -376,8 +376,8 @@ def test_the_command_says_what_came_out(folders, glue, tmp_path):
         str(folders / "ours"),
         "--data",
         str(glue),
-        "--on-error",
-        "skip",
+        "--set",
+        "data.on_error=skip",
         "--out",
         out,
     ]
@@ -392,7 +392,7 @@ def test_the_command_says_what_came_out(folders, glue, tmp_path):
 
 
 def test_several_tasks_have_a_folder_each(folders, tmp_path):
-    options = ["--recipe", "quick", "--seeds", "1", "--epochs", "1", "--set", "data.limit=32", "--length", "64", "--cpu"]
+    options = ["--recipe", "quick", "--seeds", "1", "--epochs", "1", "--set=data.limit=32", "--length", "64", "--cpu"]
     arguments = ["finetune", "builtin:acceptability", "builtin:similarity", "--model", str(folders / "ours")]
     done = CliRunner().invoke(app, [*arguments, *options, "--quiet", "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.stderr
