@@ -292,6 +292,30 @@ class TestCheckpointing:
             build().gradient_checkpointing_enable({"use_reentrant": True})
 
 
+KINDS = {
+    "local": {"attention": "local", "window": 3, "encoding": "diet-rel:segments=per-head"},
+    "performer": {"attention": "performer", "num_features": 5, "encoding": "diet-rel"},
+    "synthesizer": {"attention": "synthesizer", "encoding": "synthesizer:rank=3"},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_of_attention_are_the_same_compiled_and_checkpointed(kind):
+    model = build(**KINDS[kind], hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0).train()
+    tokens, lengths = words(2, 9), torch.tensor([9, 5])
+
+    def loss_and_gradients(model):
+        loss = model(tokens, lengths=lengths, token_type_ids=torch.arange(9).expand(2, 9) // 5, labels=tokens).loss
+        return loss, *torch.autograd.grad(loss, list(model.parameters()))
+
+    want = loss_and_gradients(model)
+    compiled = loss_and_gradients(torch.compile(model, fullgraph=True, backend="aot_eager"))
+    model.gradient_checkpointing_enable()
+    for got in (compiled, loss_and_gradients(model)):
+        for one, other in zip(got, want, strict=True):
+            assert_close(one, other)
+
+
 COMPILED_FIRST = ["learned", "diet-rel", "tupe-rel", "shaw"]  # the others take tens of seconds together
 
 

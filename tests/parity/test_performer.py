@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from headway.bias import Toeplitz
-from headway.models import EncoderConfig, EncoderForMaskedLM, EncoderModel
+from headway.models import EncoderConfig, EncoderForMaskedLM, EncoderModel, performer
 from headway.models.performer import RandomFeatures, kernelised_attention
 
 B, H, D, M = 2, 2, 4, 6
@@ -43,6 +43,15 @@ def by_hand(q, k, v, features, layer, values, lengths, normalised):
     return out
 
 
+@pytest.fixture(params=["by blocks", "by FFT"])
+def either_way(request, monkeypatch):
+    """Both ways to compute the sums, some queries or some features at a time."""
+    monkeypatch.setattr(performer, "TRANSFORM_FROM", 1 if request.param == "by FFT" else 1 << 30)
+    monkeypatch.setattr(performer, "BLOCK", 3)
+    monkeypatch.setattr(performer, "CHANNELS", 2 * (D + 1))
+
+
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("normalised", [True, False])
 @pytest.mark.parametrize("heads", [None, 1, H])
 @pytest.mark.parametrize("length", [1, 5, 8])
@@ -57,6 +66,7 @@ def test_the_formula(normalised, heads, length):
             assert_close(kernelised_attention(q, k, v, features, layer, bias=bias, keep=keep), want, **EXACT)
 
 
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("normalised", [True, False])
 def test_gradients(normalised):
     q, k, v = random(3, B, H, 5, D, seed=9).unbind(0)
@@ -76,16 +86,22 @@ def test_gradients(normalised):
         assert_close(one, other, **EXACT)
 
 
-def test_features_are_transformed_some_at_a_time(monkeypatch):
-    from headway.models import performer
+def test_long_texts_are_transformed(monkeypatch):
+    called = []
+    for name in ("_direct_sums", "_transformed_sums"):
+        made = getattr(performer, name)
+        monkeypatch.setattr(performer, name, lambda *given, made=made, name=name: called.append(name) or made(*given))
+    monkeypatch.setattr(performer, "TRANSFORM_FROM", 8)
+    outs = []
+    for length in (7, 8):
+        q, k, v = random(3, B, H, 8, D, seed=9)[..., :length, :].unbind(0)
+        values = random(1, H, 15)[..., 8 - length : 7 + length]
+        outs.append(kernelised_attention(q, k, v, features_of(True), 0, bias=Toeplitz(values, length)))
+    assert called == ["_direct_sums", "_transformed_sums"]
+    assert not torch.allclose(outs[0], outs[1][:, :, :7])  # the last key counts
 
-    q, k, v = random(3, B, H, 7, D, seed=9).unbind(0)
-    features, bias = features_of(True), Toeplitz(random(1, H, 13), 7)
-    whole = kernelised_attention(q, k, v, features, 0, bias=bias)
-    monkeypatch.setattr(performer, "CHANNELS", 1)
-    assert_close(kernelised_attention(q, k, v, features, 0, bias=bias), whole, **EXACT)
 
-
+@pytest.mark.usefixtures("either_way")
 def test_many_features_approximate_softmax_attention_with_the_bias():
     """Choromanski et al. (2021): the mean of phi(q) . phi(k) is exp(q . k / sqrt(D))."""
     q, k, v = (0.5 * t for t in random(3, B, H, 9, D, seed=9).unbind(0))
@@ -106,6 +122,7 @@ def test_directions_are_orthogonal_and_as_long_as_normal_vectors():
     assert not torch.equal(directions[0, 0], directions[0, 1]) and not torch.equal(directions[0], directions[1])
 
 
+@pytest.mark.usefixtures("either_way")
 def test_large_scores_do_not_overflow():
     q, k, v = (30 * t.float() for t in random(3, B, H, 9, D, seed=9).unbind(0))
     bias = Toeplitz(50 * random(1, H, 17).float(), 9)

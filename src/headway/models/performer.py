@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -10,6 +12,8 @@ from headway.bias import Bias, Toeplitz
 from headway.running import without_autocast
 
 CHANNELS = 1024  # features times value coordinates that are transformed at once
+BLOCK = 512  # queries whose weights are computed at once
+TRANSFORM_FROM = 8192  # length from which Fourier transforms are faster than all weights
 
 
 class RandomFeatures(nn.Module):
@@ -74,7 +78,7 @@ def kernelised_attention(
     bias: Bias | None = None,  # Toeplitz terms
     keep: Tensor | None = None,  # (B, L) boolean, False = padding
 ) -> Tensor:  # (B, H, L, D)
-    """Attend with weights phi(q[i]) . phi(k[j]) exp(bias[j - i]), in time L log L and memory linear in L.
+    """Attend with weights phi(q[i]) . phi(k[j]) exp(bias[j - i]), in memory linear in L.
 
     Paper:    Luo et al. (2021), kernelised attention with relative positional encoding; Choromanski et al. (2021)
     Formula:  out[i] = sum_j c[j - i] phi(q[i]) . phi(k[j]) v[j] / sum_j c[j - i] phi(q[i]) . phi(k[j]),  c = exp(bias)
@@ -82,7 +86,9 @@ def kernelised_attention(
     Departs:  weights are not dropped out, because none is ever computed
     Checked:  tests/parity/test_performer.py
 
-    Sums over keys of c[j - i] times phi(k[j])[r] v[j] are products with a Toeplitz matrix, done by FFT in float32.
+    Without a bias time is linear in L. With one, the sums over keys of c[j - i] phi(k[j])[r] v[j] are products with a
+    Toeplitz matrix, which take L log L by FFT, from `TRANSFORM_FROM` tokens on. On shorter texts it is faster to
+    compute all weights, a block of queries at a time. Both are in float32 or wider.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     with without_autocast(q.device.type):
@@ -95,7 +101,8 @@ def kernelised_attention(
         if bias is None:
             sums = of_queries @ (of_keys.mT @ values)
         else:
-            sums = _toeplitz_sums(of_queries, of_keys, values, _factors(bias).to(dtype))
+            by = _direct_sums if q.shape[2] < TRANSFORM_FROM else _transformed_sums
+            sums = by(of_queries, of_keys, values, _factors(bias).to(dtype))
         total = sums[..., -1:]
         least = total.detach().amax(-2, keepdim=True) * torch.finfo(dtype).eps  # rounding may leave less than nothing
         out: Tensor = sums[..., :-1] / total.clamp(min=least.clamp(min=torch.finfo(dtype).tiny))
@@ -120,27 +127,48 @@ def _factors(bias: Bias) -> Tensor:  # (1, H|1, 2 L - 1), offset -(L - 1) first
     return torch.exp(values - values.detach().amax(-1, keepdim=True))
 
 
-def _toeplitz_sums(of_queries: Tensor, of_keys: Tensor, values: Tensor, factors: Tensor) -> Tensor:
-    """Compute sum_r phi(q[i])[r] sum_j c[j - i] phi(k[j])[r] v[j], some features r at a time, (B, H, L, D + 1)."""
-    length, count = of_keys.shape[2], max(1, CHANNELS // values.shape[-1])
+def _direct_sums(of_queries: Tensor, of_keys: Tensor, values: Tensor, factors: Tensor) -> Tensor:
+    """Compute sum_j c[j - i] phi(q[i]) . phi(k[j]) v[j] by blocks of queries, (B, H, L, D + 1)."""
+    length = of_keys.shape[2]
+    bias = Toeplitz(factors, length)
+
+    def part(of_queries: Tensor, of_keys: Tensor, values: Tensor, tile: Tensor) -> Tensor:
+        return (of_queries @ of_keys.mT * tile) @ values
+
+    blocks = []
+    for start in range(0, length, BLOCK):
+        stop = min(start + BLOCK, length)
+        given = (of_queries[:, :, start:stop], of_keys, values, bias.tile(start, stop, 0, length).dense())
+        blocks.append(_checkpointed(part, *given))
+    return torch.cat(blocks, 2)
+
+
+def _transformed_sums(of_queries: Tensor, of_keys: Tensor, values: Tensor, factors: Tensor) -> Tensor:
+    """Compute the same by FFT: sum_r phi(q[i])[r] sum_j c[j - i] phi(k[j])[r] v[j], some features r at a time."""
+    length, columns = of_keys.shape[2], values.shape[-1]
     size = 1 << (2 * length - 2).bit_length()  # at least 2 L - 1, so that nothing wraps around
     back, ahead = factors[..., :length].flip(-1), factors[..., length:].flip(-1)  # offsets 0, -1, ... and L - 1, ..., 1
     none = factors.new_zeros(*factors.shape[:2], size - 2 * length + 1)
-    column = torch.cat([back, none, ahead], -1)  # c[-t] at t, modulo the size
-    spectrum = torch.fft.rfft(column)[..., None]
+    spectrum = torch.fft.rfft(torch.cat([back, none, ahead], -1))[:, :, None, None]  # of c[-t] at t, modulo the size
 
     def part(of_queries: Tensor, of_keys: Tensor, values: Tensor, spectrum: Tensor) -> Tensor:
-        products = (of_keys[..., None] * values[..., None, :]).flatten(-2)  # (B, H, L, features * (D + 1))
-        sums = torch.fft.irfft(torch.fft.rfft(products, n=size, dim=-2) * spectrum, n=size, dim=-2)[..., :length, :]
-        sums = sums.view(*sums.shape[:-1], -1, values.shape[-1])
-        total: Tensor = (of_queries[..., None] * sums).sum(-2)
-        return total
+        products = of_keys[:, :, :, None] * values[:, :, None]  # (B, H, features, D + 1, L)
+        sums = torch.fft.irfft(torch.fft.rfft(products, n=size) * spectrum, n=size)[..., :length]
+        out: Tensor = (of_queries[:, :, :, None] * sums).sum(2)
+        return out
 
+    of_queries, of_keys, values = (t.mT.contiguous() for t in (of_queries, of_keys, values))  # transforms want rows
     total = torch.zeros_like(values)
-    for start in range(0, of_keys.shape[-1], count):
-        given = (of_queries[..., start : start + count], of_keys[..., start : start + count], values, spectrum)
-        if torch.is_grad_enabled() and any(t.requires_grad for t in given):
-            total = total + checkpoint(part, *given, use_reentrant=False)  # transforms are computed again
-        else:
-            total = total + part(*given)
-    return total
+    count = max(1, CHANNELS // columns)
+    for start in range(0, of_keys.shape[2], count):
+        some = slice(start, start + count)
+        total = total + _checkpointed(part, of_queries[:, :, some], of_keys[:, :, some], values, spectrum)
+    return total.mT
+
+
+def _checkpointed(part: Callable[..., Tensor], *given: Tensor) -> Tensor:
+    """Call a function whose results are computed again in the backward pass, so that memory stays linear."""
+    if torch.is_grad_enabled() and any(t.requires_grad for t in given):
+        out: Tensor = checkpoint(part, *given, use_reentrant=False)
+        return out
+    return part(*given)
