@@ -43,8 +43,8 @@ GLUE_CHOICES = (  # of ours, where the papers are silent
     "last step (Table 7). Of the two columns of MNLI each takes its own highest value.",
     "Ten epochs for CoLA and STS-B, whose training sets are small, and five for the others: Table 7 says 5 or 10.",
     "QQP is scored by accuracy and STS-B by Spearman's correlation; the paper calls all its numbers accuracy.",
-    "CoLA has one sentence, so that its models have no segments, although App. A names it among the tasks that get "
-    "them.",
+    "CoLA has one sentence. App. A names it among the tasks that get segments, but one segment adds the same number to "
+    "all scores and changes nothing, so that its models have none.",
     "WordPiece has BERT's 30,522 words, as Table 6's counts have; Sec. 4.1 says 30,000. Books, which is not in public "
     "hands, has to be given as a corpus beside Wikipedia.",
     "AdamW with BERT's constants and weight decay of 0.01; the paper names no optimiser.",
