@@ -15,10 +15,10 @@ from benchmarks.flex_tiles import Shape, first_line, prepare_compiler, settings
 from benchmarks.parity import Judge, is_right, judge, kept_by_dropout
 from benchmarks.replays import (
     Run,
-    by_clock,
     called_in_turns,
     calls_in_a_row,
-    captured,
+    capture,
+    clock_milliseconds,
     free_memory,
     replay_milliseconds,
     replayed_in_turns,
@@ -153,8 +153,8 @@ def choose_settings(bench: Bench, shape: Shape, x: Inputs) -> dict[Call, Chosen]
                     continue
                 run = run_of(row, attend, x, mode)
                 try:
-                    graph = captured(run, pool) if bench.gpu else None
-                    milliseconds = by_clock(run) if graph is None else replay_milliseconds(graph)
+                    graph = capture(run, pool) if bench.gpu else None
+                    milliseconds = clock_milliseconds(run) if graph is None else replay_milliseconds(graph)
                 except Exception as error:
                     record["problem"] = first_line(error)
                     free_memory(bench.gpu)
@@ -216,7 +216,7 @@ def deterministic(row: Row, attend: Attend, x: Inputs) -> dict[str, Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found: dict[str, Any] = {"repeats": repeats(row, attend, x)}
-            found["milliseconds"] = replay_milliseconds(captured(run_of(row, attend, x, MODES[1])))
+            found["milliseconds"] = replay_milliseconds(capture(run_of(row, attend, x, MODES[1])))
     except Exception as error:
         found = {"problem": first_line(error)}
         free_memory(x.q.is_cuda)

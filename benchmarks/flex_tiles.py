@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.attention_rows import BIASES, MODES, Attend, Inputs, by_flex, train
-from benchmarks.replays import Run, captured, replay_milliseconds
+from benchmarks.replays import Run, capture, replay_milliseconds
 
 Shape = tuple[int, int]  # length and batch size
 WANTED = BIASES["Toeplitz"].wanted
@@ -155,7 +155,7 @@ def _run(run: Run) -> None:
 
 
 def _time(run: Run) -> dict[str, float]:
-    return {"milliseconds": replay_milliseconds(captured(run))}
+    return {"milliseconds": replay_milliseconds(capture(run))}
 
 
 def prepare_compiler() -> None:

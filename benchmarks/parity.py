@@ -66,7 +66,7 @@ def by_formula(x: Inputs, bias: str, causal: bool, dtype: torch.dtype, kept: Ten
     found["output"] = torch.zeros_like(found["q"])
     for sequences, heads in pieces(x):
         part = x.part(sequences, heads, dtype, case.reads)
-        output = dropped(part, bias, causal, None if kept is None else kept[sequences, heads])
+        output = formula_output(part, bias, causal, None if kept is None else kept[sequences, heads])
         grads = torch.autograd.grad(output, [getattr(part, name) for name in case.wanted], part.grad.to(output.dtype))
         found["output"][sequences, heads] = output.detach().double()
         for name, grad in zip(case.wanted, grads, strict=True):
@@ -78,7 +78,7 @@ def by_formula(x: Inputs, bias: str, causal: bool, dtype: torch.dtype, kept: Ten
     return found
 
 
-def dropped(x: Inputs, bias: str, causal: bool, kept: Tensor | None) -> Tensor:
+def formula_output(x: Inputs, bias: str, causal: bool, kept: Tensor | None) -> Tensor:
     """Compute the formula's output; with `kept`, after a dropout that keeps these weights."""
     of_scores, of_values = BIASES[bias].pair(x)
     if kept is None:

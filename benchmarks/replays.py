@@ -15,7 +15,7 @@ Run = Callable[[], Any]
 SHORT = 0.3  # milliseconds: below, a sample is the mean of several calls back to back
 
 
-def captured(run: Run, pool: Any = None) -> torch.cuda.CUDAGraph:
+def capture(run: Run, pool: Any = None) -> torch.cuda.CUDAGraph:
     """Run the call twice, then capture it as a graph. Graphs of one pool share memory and must take turns."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -100,7 +100,7 @@ def _events() -> tuple[torch.cuda.Event, torch.cuda.Event]:
     return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
 
-def by_clock(run: Run) -> float:
+def clock_milliseconds(run: Run) -> float:
     """Return milliseconds of one call on a CPU."""
     start = time.perf_counter()
     run()

@@ -43,7 +43,7 @@ def save_figure(path: Path, draw: Callable[[Figure], None], size: tuple[float, f
     return path
 
 
-def bare(axes: Axes) -> Axes:
+def without_grid(axes: Axes) -> Axes:
     """Take the grid away, for pictures."""
     axes.grid(visible=False)
     return axes

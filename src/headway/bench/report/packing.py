@@ -23,7 +23,7 @@ def pack(arrays: Mapping[str, tuple[Array, int]]) -> dict[str, Any]:
     parts: list[bytes] = []
     at = 0
     for name, (array, bits) in arrays.items():
-        low, step, numbers = quantized(array.reshape(len(array), -1), bits)
+        low, step, numbers = quantize(array.reshape(len(array), -1), bits)
         content = np.diff(numbers, axis=-1, prepend=numbers.dtype.type(0)).tobytes()  # differences compress better
         index[name] = {"shape": list(array.shape), "bits": bits, "at": at, "low": low.tolist(), "step": step.tolist()}
         parts.append(content + b"\0" * (-len(content) % 2))  # 16 bits begin at even places
@@ -32,7 +32,7 @@ def pack(arrays: Mapping[str, tuple[Array, int]]) -> dict[str, Any]:
     return {"index": index, "blob": blob}
 
 
-def quantized(rows: Array, bits: int) -> tuple[Array, Array, Array]:  # (N, M)
+def quantize(rows: Array, bits: int) -> tuple[Array, Array, Array]:  # (N, M)
     """Return the least of each row (N,), the step (N,) and whole numbers (N, M): row = least + step * number."""
     whole = np.issubdtype(rows.dtype, np.integer)
     rows = rows.astype(np.float64)

@@ -9,7 +9,14 @@ import pytest
 from numpy.testing import assert_allclose
 
 from headway.bench.report import analysis_page
-from headway.bench.report.analysis.contents import CORNERS, PICTURES, cropped, packed_arrays, pooled, shown_offsets
+from headway.bench.report.analysis.contents import (
+    CORNERS,
+    PICTURES,
+    choose_offsets,
+    crop_pictures,
+    pack_arrays,
+    shrink_pictures,
+)
 from headway.bench.report.analysis.saved import Saved, read_saved
 from headway.bench.report.analysis.summary import KIND_WORDS, findings, kind_counts
 from headway.pretrained.analysis import KINDS, Thresholds
@@ -139,7 +146,7 @@ def test_files_of_two_analyses_are_refused(bert_folder, own_folder, tmp_path):
 @pytest.mark.parametrize(("longest", "causal"), [(39, False), (512, False), (8191, False), (8191, True)])
 def test_offsets_shown_are_all_near_ones_and_some_far(longest, causal):
     offsets = np.arange(-longest, 1 if causal else longest + 1)
-    shown = offsets[shown_offsets(offsets)]
+    shown = offsets[choose_offsets(offsets)]
     assert set(range(-min(longest, 512), 1)) <= set(shown)
     assert shown[0] == offsets[0] and shown[-1] == offsets[-1]
     assert len(shown) <= 2100
@@ -148,10 +155,10 @@ def test_offsets_shown_are_all_near_ones_and_some_far(longest, causal):
 
 def test_many_heads_have_smaller_pictures():
     pictures = np.random.default_rng(0).normal(size=(400, 128, 128))
-    small = pooled(pictures)
+    small = shrink_pictures(pictures)
     assert small.shape == (400, 64, 64) and small.size <= PICTURES
     assert_allclose(small[7, 3, 5], pictures[7, 6:8, 10:12].mean())
-    corners = cropped(pictures[:, :64, :64])
+    corners = crop_pictures(pictures[:, :64, :64])
     assert corners.size <= CORNERS
     assert_allclose(corners, pictures[:, : corners.shape[1], : corners.shape[1]])
 
@@ -165,5 +172,5 @@ def test_large_models_have_pages_of_a_few_megabytes(layers, heads):
     arrays |= {name: draw.normal(size=(layers, heads, side, side)) for name, side in sides.items()}
     arrays |= {"heads.offsets": np.arange(-511, 512), "heads.patterns.offsets": np.arange(-127, 128)}
     measures = {"table": None, "texts": None, "segments": {}, "curves": None}
-    packed = packed_arrays(Saved(None, measures, arrays, None, None, None))
+    packed = pack_arrays(Saved(None, measures, arrays, None, None, None))
     assert len(json.dumps(packed)) < 5.6e6

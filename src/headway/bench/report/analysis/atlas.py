@@ -9,7 +9,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
 from headway.bench.report.analysis.saved import Array, Saved
-from headway.bench.report.figures import AMOUNT, SERIES, bare
+from headway.bench.report.figures import AMOUNT, SERIES, without_grid
 
 GAP = 0.08  # between heads, of the side of one
 TRIM = (0.005, 0.995)  # colours reach from one to the other share of the values, so that a few do not take them all
@@ -114,7 +114,7 @@ def _curves(saved: Saved, kernels: str, offsets: Array) -> Array:  # (layers, H,
 
 
 def _grid_axes(figure: Figure, title: str, shape: tuple[int, ...]) -> Axes:
-    axes = bare(figure.subplots())
+    axes = without_grid(figure.subplots())
     axes.set(title=title, xlabel="head", ylabel="layer", xticks=range(shape[1]), yticks=range(shape[0]))
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)

@@ -15,22 +15,22 @@ PATTERN = 24  # offsets of attention shown to either side
 NEAR, FAR = 512, 512  # offsets up to NEAR are all drawn; of those beyond, about FAR to either side
 
 
-def packed_arrays(saved: Saved) -> dict[str, Any]:
+def pack_arrays(saved: Saved) -> dict[str, Any]:
     """Pack everything that scripts draw as one value for JSON."""
     arrays = saved.arrays
-    offsets = shown_offsets(arrays["heads.offsets"])
+    offsets = choose_offsets(arrays["heads.offsets"])
     chosen: dict[str, tuple[Array, int]] = {
         "offsets": (arrays["heads.offsets"][None, offsets], 16),
         "mean": (saved.per_head("heads.mean")[:, offsets], 16),
         "std": (saved.per_head("heads.std")[:, offsets], 8),
-        "picture": (pooled(saved.per_head("heads.picture")), 8),
-        "corner": (cropped(saved.per_head("heads.corner")), 8),
-        "attention": (cropped(saved.per_head("heads.attention")), 8),
+        "picture": (shrink_pictures(saved.per_head("heads.picture")), 8),
+        "corner": (crop_pictures(saved.per_head("heads.corner")), 8),
+        "attention": (crop_pictures(saved.per_head("heads.attention")), 8),
         **_patterns(saved, "heads", "pattern"),
     }
     if saved.measures["table"] is not None:
         chosen["gram"] = (arrays["gram_picture"][None], 16)
-        inner = shown_offsets(arrays["table.gram.offsets"])
+        inner = choose_offsets(arrays["table.gram.offsets"])
         chosen["gramOffsets"] = (arrays["table.gram.offsets"][None, inner], 16)
         chosen["gramMean"] = (arrays["table.gram.mean"][:, inner], 16)
         chosen["gramStd"] = (np.sqrt(arrays["table.gram.variance"][:, inner]), 16)
@@ -53,14 +53,14 @@ def _patterns(saved: Saved, part: str, name: str) -> dict[str, tuple[Array, int]
     return {f"{name}Offsets": (offsets[None, near], 16), name: (shares, 16)}
 
 
-def shown_offsets(offsets: Array) -> Array:
+def choose_offsets(offsets: Array) -> Array:
     """Choose the offsets that are drawn: all near ones, evenly spaced far ones, the ends."""
     distance = np.abs(offsets)
     step = max(1, -(-(int(distance.max()) - NEAR) // FAR))
     return np.flatnonzero((distance <= NEAR) | (distance % step == 0) | (distance == distance.max()))
 
 
-def pooled(pictures: Array) -> Array:  # (heads, P, P)
+def shrink_pictures(pictures: Array) -> Array:  # (heads, P, P)
     """Halve pictures, each pixel the mean of four, until all together are small enough."""
     while pictures.size > PICTURES and pictures.shape[-1] % 2 == 0 and pictures.shape[-1] > 16:
         heads, side, _ = pictures.shape
@@ -68,7 +68,7 @@ def pooled(pictures: Array) -> Array:  # (heads, P, P)
     return pictures
 
 
-def cropped(pictures: Array) -> Array:  # (heads, C, C)
+def crop_pictures(pictures: Array) -> Array:  # (heads, C, C)
     """Cut pictures to the first positions, fewer where there are many heads."""
     side = pictures.shape[-1]
     while len(pictures) * side * side > CORNERS and side > 16:

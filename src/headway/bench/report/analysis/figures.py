@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from headway.bench.report.analysis.atlas import TRIM, draw_atlas, draw_grid, draw_kinds, draw_profiles
 from headway.bench.report.analysis.saved import Array, Saved, read_saved
-from headway.bench.report.figures import AMOUNT, DASHES, SERIES, bare, save_figure
+from headway.bench.report.figures import AMOUNT, DASHES, SERIES, save_figure, without_grid
 
 Figures = dict[str, tuple[Callable[..., None], tuple[float, float]]]  # how to draw each, and its size in inches
 
@@ -24,11 +24,11 @@ def analysis_figures(folder: str | os.PathLike[str]) -> list[Path]:
     saved = read_saved(folder)
     into = saved.folder / "figures"
     return [
-        save_figure(into / name, partial(draw, saved=saved), size) for name, (draw, size) in figures_of(saved).items()
+        save_figure(into / name, partial(draw, saved=saved), size) for name, (draw, size) in list_figures(saved).items()
     ]
 
 
-def figures_of(saved: Saved) -> Figures:
+def list_figures(saved: Saved) -> Figures:
     """List the figures that a model has, by the name of the file."""
     layers, heads = np.shape(saved.measures["heads"]["r2"])
     atlas = (0.9 * heads + 1.0, 0.9 * layers + 0.8)
@@ -62,7 +62,7 @@ def draw_table(figure: Figure, saved: Saved) -> None:
     extent = (-0.5, length - 0.5, length - 0.5, -0.5)
     inner = saved.arrays["gram_picture"]
     low, high = np.quantile(inner, TRIM)
-    picture = bare(gram).imshow(inner, cmap=AMOUNT, extent=extent, vmin=low, vmax=high)
+    picture = without_grid(gram).imshow(inner, cmap=AMOUNT, extent=extent, vmin=low, vmax=high)
     figure.colorbar(picture, ax=gram, shrink=0.85, extend="both")
     gram.set(title=f"Inner products, Toeplitz R² {table['r2']:.3f}", xlabel="position", ylabel="position")
     starts, size = table["windows"]["starts"], table["windows"]["size"]

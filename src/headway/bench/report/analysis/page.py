@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from headway.bench.report.analysis.contents import packed_arrays
+from headway.bench.report.analysis.contents import pack_arrays
 from headway.bench.report.analysis.saved import Saved, read_saved
 from headway.bench.report.analysis.summary import RANKS, findings, kind_counts, left_out, rank_table, tiles
 from headway.bench.report.page import write_page
@@ -24,7 +24,7 @@ def analysis_page(folder: str | os.PathLike[str]) -> Path:
         "analysis.html.jinja",
         styles=["analysis.css"],
         scripts=[*SCRIPTS, *OWN_SCRIPTS],
-        data={"measures": measures, "arrays": packed_arrays(saved)},
+        data={"measures": measures, "arrays": pack_arrays(saved)},
         name=saved.name,
         model=measures["model"],
         measures=measures,
