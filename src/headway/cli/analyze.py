@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
+import headway.pretrained.conversion  # noqa: F401  registers converted models with transformers
 from headway.bench.report import analysis_figures, analysis_page
 from headway.cli.options import configured
 from headway.cli.settings import Changes

@@ -85,8 +85,6 @@ def run(config: AnalyzeConfig, out: str | Path, *, progress: Progress = lambda d
         out: a new folder, or one of the same analysis, of which nothing is measured again.
         progress: called with the steps done, the steps in all, and what was done.
     """
-    import headway.pretrained.conversion  # noqa: F401  converted models are then known to transformers
-
     folder, record = Path(out), config.record()
     if is_measured(folder, record):
         return False
