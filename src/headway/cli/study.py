@@ -21,7 +21,7 @@ from headway.cli.settings import Changes
 if TYPE_CHECKING:
     from headway.bench.study.executors import Executor
 
-SHOWN = ("PLAN=plan", "size", "data", "rows", "store", "kept", "jobs", "jobs_per_gpu", "executor", "cpu")
+SHOWN = ("PLAN=plan", "size", "data", "models", "rows", "store", "kept", "jobs", "jobs_per_gpu", "executor", "cpu")
 NO_GPU_HERE = "This machine has no GPU: the times are those of one elsewhere. --cpu gives its own."
 
 
@@ -33,6 +33,8 @@ class StudyConfig:
         plan: name of a plan (--list shows them), or a Python file of your own with a function plan.
         size: one of quick (built-in language, minutes), gpu (under an hour on one GPU), paper (as published).
         data: folder with corpus/, glue/, xtreme/ and translation/, for the sizes gpu and paper.
+        models: pretrained model of the plan tisa-models, folder or Hub name, its later versions after commas; may be
+            given several times.
         rows: row whose jobs are done now; may be given several times. All rows unless given.
         store: folder of jobs, which several studies may share; jobs/ in the study's folder unless given.
         kept: folder that headway report --keep wrote, perhaps on another machine; its jobs count as done.
@@ -45,6 +47,7 @@ class StudyConfig:
     plan: str
     size: str = "quick"
     data: str | None = None
+    models: tuple[str, ...] = field(default=(), metadata={"commas": False})
     rows: tuple[str, ...] = field(default=(), metadata={"commas": False})
     store: Path | None = None
     kept: Path | None = None
@@ -105,7 +108,7 @@ def study(
     from headway.bench.study.study import Study
 
     config = given.build(StudyConfig)
-    plan = find_plan(config.plan, config.size, config.data)
+    plan = find_plan(config.plan, config.size, config.data, config.models)
     gpus = [] if config.cpu else _visible_gpus()
     elsewhere = dry_run and not config.cpu and not gpus and plan.size != "quick"
     folder = Path(out or f"studies/{plan.name}-{plan.size}")

@@ -8,7 +8,7 @@ from statistics import fmean, median
 from typing import Any
 
 from headway.bench.study.graph import Planned
-from headway.bench.study.plan import Column, Plan, Row
+from headway.bench.study.plan import ANALYSED, Column, Plan, Row
 
 Result = Mapping[str, Any]
 Finished = Sequence[tuple[Planned, Result]]  # jobs of a row that are done, and their results
@@ -130,11 +130,22 @@ def _parameters(plan: Plan, row: Row, column: Column, finished: Finished) -> Cel
     return Cell(expected=1)
 
 
+def _analysed(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
+    """Read a number of the row's analysis; there is none for a model without a table of positions."""
+    part, name = ANALYSED[column.value]
+    for planned, result in finished:
+        if planned.job.kind == "analyse":
+            found = result.get(part)
+            return Cell(values={} if found is None else {"measured": column.scale * found[name]}, expected=1)
+    return Cell(expected=1)
+
+
 FILLED: dict[str, Callable[[Plan, Row, Column, Finished], Cell]] = {
     "finetune": _finetuned,
     "pretrain": _of_seeds("pretrain"),
     "lengths": _at_length,
     "translate": _of_seeds("translate"),
+    "analyse": _analysed,
     "cost": _cost,
     "parameters": _parameters,
 }

@@ -35,6 +35,8 @@ def collected(
     """
     finished = [(each, result) for each in planned if (result := progress[each.job.key].result) is not None]
     cells = _cells(plan, finished)
+    last = 0 if plan.pretrain is None else plan.pretrain.optimisation.steps
+    checkpoints = {row.name for row in plan.rows if row.step is not None and row.step < last}
     own = [(each, result) for each, result in finished if not each.part]
     return {
         "study": {
@@ -55,7 +57,11 @@ def collected(
         "cells": [_shown(plan, column, cells) for column in plan.columns],
         "claims": [_judged(claim, plan, cells) for claim in plan.claims],
         "recipes": _recipes(plan),
-        "pretraining": [_pretraining(each, result) for each, result in own if each.job.kind == "pretrain"],
+        "pretraining": [
+            _pretraining(each, result)
+            for each, result in own
+            if each.job.kind == "pretrain" and each.row not in checkpoints
+        ],
         "analysis": {
             each.row: {**result, "folder": each.job.key} for each, result in own if each.job.kind == "analyse"
         },

@@ -48,8 +48,10 @@ def jobs(plan: Plan) -> list[Planned]:
         text = _text(plan.pretrain)
         found.append(Planned(job=text))
         for row in plan.rows:
-            for seed in plan.pretrained(row):
+            for seed in () if row.model else plan.pretrained(row):
                 found += _of_row(plan, row, seed, text)
+    for row in plan.rows:
+        found += _of_model(plan, row) if row.model else []
     if plan.original is not None:
         for row in plan.rows:
             first = _conversion(plan.original, row, plan.start)
@@ -90,6 +92,15 @@ def _of_row(plan: Plan, row: Row, seed: int, text: Job) -> list[Planned]:
     found = [Planned(job=first, row=row.name, seed=seed)]
     if seed not in plan.seeds:
         return found
+    if row.step is not None:
+        first = Job(
+            kind="checkpoint",
+            config={"step": row.step},
+            needs={"pretrain": first.key},
+            label=f"checkpoint of {row.name}{several}",
+            weights=first.weights,
+        )
+        found.append(Planned(job=first, row=row.name, seed=seed))
     found += _tuned(plan, row, first, seed, several)
     if plan.lengths:
         job = Job(
@@ -109,6 +120,26 @@ def _of_row(plan: Plan, row: Row, seed: int, text: Job) -> list[Planned]:
         )
         found.append(Planned(job=job, row=row.name))
     return found
+
+
+def _of_model(plan: Plan, row: Row) -> list[Planned]:
+    """List the jobs of a row that is a pretrained model: copy it, fine-tune it, and analyse it at all its positions."""
+    from headway.pretrained.analysis.run import weights_hash
+
+    config: dict[str, Any] = {"model": row.model, "change": {}}
+    if (found := weights_hash(row.model)) is not None:
+        config["weights"] = found
+    first = Job(kind="convert", config=config, label=f"read {row.name}", weights=8.5e7)
+    planned = [Planned(job=first, row=row.name), *_tuned(plan, row, first, plan.seeds[0], "")]
+    if plan.analyse:
+        analysis = Job(
+            kind="analyse",
+            config={"positions": None, "kernels": [5]},
+            needs={"pretrain": first.key},
+            label=f"analyse {row.name}",
+        )
+        planned.append(Planned(job=analysis, row=row.name))
+    return planned
 
 
 def _conversion(original: str, row: Row, start: str) -> Job:
@@ -167,7 +198,7 @@ def pretrained_model(plan: Plan, row: Row) -> EncoderChoice:
 def _finetuning(plan: Plan, row: Row, task: str, first: Job, several: str) -> list[Job]:
     """One sweep, or each of its runs as a job."""
     config = plan.finetune[task]
-    if config.task_spec.pair and plan.original is None:
+    if config.task_spec.pair and plan.original is None and not row.model:
         segments, sharing = row.choice.segments, row.choice.segment_sharing
         if segments == "per-head" and row.choice.sharing in ("head", "layer"):
             # Written out, because in older results segments shared as positions did.

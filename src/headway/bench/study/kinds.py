@@ -16,6 +16,7 @@ Kind = Callable[[Config, Inputs, Path], dict[str, Any]]
 
 TEXTS = 16  # rows of held-out documents, read by an analysis
 TOKENS_BY_LENGTH = 2**17  # that the loss at each length is measured on, as far as the text goes
+SHOWN_PIXELS = 64  # to a side, of pictures in a result
 SHOWN_OFFSETS = 32  # to either side, of the curves in a result
 
 
@@ -55,15 +56,35 @@ def pretrain(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
 
 def convert(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     """A pretrained encoder with its positions supplemented, replaced or, without a change, as they are."""
-    from headway.pretrained.analysis.loading import load_tokenizer, quiet
+    from headway.bench.tasks.pretrain import load_checkpoint
+    from headway.pretrained.analysis.loading import load_tokenizer
     from headway.pretrained.conversion import convert
     from headway.pretrained.conversion.run import load_original
-    from headway.storage import atomic_path, environment
 
-    model, tokenizer = load_original(config["model"]), load_tokenizer(config["model"])
+    if (Path(config["model"]) / "state.json").is_file():
+        model, tokenizer = load_checkpoint(Path(config["model"]))
+    else:
+        model = load_original(config["model"], converts=bool(config["change"]))
+        tokenizer = load_tokenizer(config["model"])
     if config["change"]:
         change = {name: value for name, value in config["change"].items() if name != "to"}
         model = convert(model, config["change"]["to"], tokenizer=tokenizer, **change)
+    return _save_model(folder, model, tokenizer)
+
+
+def checkpoint(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
+    """Make a model of a checkpoint of a pretraining."""
+    from headway.bench.tasks.pretrain import load_checkpoint
+
+    path = inputs["pretrain"] / "run" / "checkpoints" / f"step-{config['step']:08d}"
+    return _save_model(folder, *load_checkpoint(path))
+
+
+def _save_model(folder: Path, model: Any, tokenizer: Any) -> dict[str, Any]:
+    """Save a model and its tokenizer where jobs that need them look, and return their result."""
+    from headway.pretrained.analysis.loading import quiet
+    from headway.storage import atomic_path, environment
+
     if not (target := folder / "run" / "model").exists():
         with atomic_path(target) as temporary, quiet():
             model.save_pretrained(temporary)
@@ -125,7 +146,7 @@ def translate(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
 
 def analyse(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     """What the positions of a pretrained model learned; all of it in analysis/, the curves and ranks in the result."""
-    from headway.pretrained.analysis import analyze, load_model, load_tokenizer
+    from headway.pretrained.analysis import analyze, load_model, load_tokenizer, read
     from headway.storage import environment, write_json
 
     folder_of_model = str(inputs["pretrain"] / "run" / "model")
@@ -133,16 +154,36 @@ def analyse(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     measures = analyze(
         model,
         tokenizer,
-        _texts(inputs["text"] / "data", tokenizer),
+        _texts(inputs["text"] / "data", tokenizer) if "text" in inputs else None,
         positions=config["positions"],
         kernels=tuple(config["kernels"]),
         text_length=config["positions"],
         carried=False,
     )
-    asked = {"model": model.config.encoding, "weights": None, "folder": folder_of_model, **config}
+    asked = {
+        "model": getattr(model.config, "encoding", model.config.model_type),
+        "weights": None,
+        "folder": folder_of_model,
+        **config,
+    }
     write_json(folder / "analysis" / "config.json", {"config": asked, "environment": environment()})
     measures.save(folder / "analysis")
-    return _shown(measures)
+    table = read(model).positions
+    return {**_shown(measures), "table": None if table is None else _shown_table(measures, table)}
+
+
+def _shown_table(measures: Any, table: Any) -> dict[str, Any]:
+    """Return what the page of a study shows of E_P E_P^T: how far it is Toeplitz, and a small picture."""
+    from headway.pretrained.analysis.head_measures import shrink
+    from headway.pretrained.analysis.measures import to_plain
+    from headway.pretrained.analysis.position_table import gram
+
+    found = measures.table
+    small = shrink(gram(table[: measures.model.positions]), SHOWN_PIXELS)[0]
+    picture: Any = to_plain(small)
+    seam = found.seam.start
+    return {"r2": found.r2, "r2_without_first": found.r2_without_first, "positions": len(found.norms), "seam": seam,
+            "picture": picture}  # fmt: skip
 
 
 def lengths(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
@@ -188,6 +229,7 @@ KINDS: dict[str, Kind] = {
     "text": text,
     "pretrain": pretrain,
     "convert": convert,
+    "checkpoint": checkpoint,
     "finetune": finetune,
     "simple": simple,
     "pairs": pairs,

@@ -14,8 +14,12 @@ from headway.bench.tasks.pretrain import EncoderChoice, PretrainConfig
 from headway.bench.tasks.translate import TranslateConfig
 from headway.encodings import EncodingChoice
 
-SOURCES = ("pretrain", "lengths", "finetune", "translate", "cost", "parameters", "mean", "part")
+SOURCES = ("pretrain", "lengths", "finetune", "translate", "analyse", "cost", "parameters", "mean", "part")
 VOCABULARIES = {"English": 30_522, "multilingual": 120_000}  # Chen et al. (2021b), Table 6; see models.parameters
+ANALYSED = {  # numbers of an analysis, by name: the part of its result and the number there
+    "table_r2": ("table", "r2"),
+    "table_r2_without_first": ("table", "r2_without_first"),
+}
 PLACES = {"input": "input", "queries and keys": "per-head", "scores": "per-head", "values": "per-head"}
 
 
@@ -31,6 +35,10 @@ class Row:
         published: a paper's figures by the names of columns, in the columns' units.
         recipe: which of the plan's recipes for translation trains the row, where there are several: those that are
             named TASK/RECIPE.
+        model: folder or Hub name of a pretrained model that the row is, in place of pretraining one; the folder may be
+            a checkpoint of `headway pretrain`.
+        step: the row is the checkpoint of its pretraining after so many steps, not the last one.
+        version_of: name of the row of which this one is a later version, such as one that was trained for longer.
     """
 
     name: str
@@ -39,6 +47,9 @@ class Row:
     position_rate: float = 1.0
     published: Mapping[str, float] = field(default_factory=dict)
     recipe: str = ""
+    model: str = ""
+    step: int | None = None
+    version_of: str = ""
 
     def __post_init__(self) -> None:
         choice = EncodingChoice.parse(self.encoding)
@@ -182,6 +193,10 @@ class Plan:
         _known("again", self.again, rows)
         for row in self.rows:
             _known(f"published of {row.name}", row.published, columns)
+            _known(f"version_of of {row.name}", [row.version_of] if row.version_of else [], rows)
+            if row.step is not None:
+                kept = self._checkpoints()
+                _known(f"step of {row.name}", [str(row.step)], [str(step) for step in kept])
             if row.recipe:
                 _known(f"recipe of {row.name}", [row.recipe], {name.partition("/")[2] for name in self.translate})
         for claim in self.claims:
@@ -215,7 +230,8 @@ class Plan:
             order.index(other) > order.index(task) for task, other in self.after.items()
         ):
             raise ValueError("after: expected tasks that stand before, in a plan that does not split runs, got others.")
-        if self.finetune and (self.pretrain is None) == (self.original is None):
+        named = all(row.model for row in self.rows)
+        if self.finetune and not named and (self.pretrain is None) == (self.original is None):
             raise ValueError(
                 "pretrain, original: expected one of them, because there is fine-tuning, got none or both."
             )
@@ -231,6 +247,10 @@ class Plan:
             _known(what, rest or [first], _numbers(translate.Scores if rest else translate.Result))
         elif column.source == "parameters":
             _known(what, [column.value], VOCABULARIES)
+        elif column.source == "analyse":
+            _known(what, [column.value], ANALYSED)
+            if not self.analyse:
+                raise ValueError(f"analyse: expected True, for column {column.name}, got False.")
         elif column.source == "cost" and self.cost is not None:
             _known(what, [first], self.cost.modes)
             _known(what, rest[:1], self.cost.models or rest)
@@ -251,6 +271,13 @@ class Plan:
                 _known(what, [rest[0].partition("@")[0]], transferred)
                 asked = transferred[rest[0].partition("@")[0]]
             _known(what, rest[-1:], ("score", *asked.metrics))
+
+    def _checkpoints(self) -> range:
+        """Steps of the checkpoints that pretraining keeps."""
+        if self.pretrain is None:
+            return range(0)
+        every, last = self.pretrain.intervals.checkpoint, self.pretrain.optimisation.steps
+        return range(every, last + 1, every)[-self.pretrain.intervals.keep :]
 
     def pretrained(self, row: Row) -> tuple[int, ...]:
         """Seeds that the row is pretrained with."""

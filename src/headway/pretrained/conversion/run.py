@@ -9,7 +9,14 @@ from typing import Any
 
 from transformers import AutoModel
 
-from headway.pretrained.analysis.loading import load_checked, load_tokenizer, named_class, quiet, revision_of
+from headway.pretrained.analysis.loading import (
+    check_supported,
+    load_checked,
+    load_tokenizer,
+    named_class,
+    quiet,
+    revision_of,
+)
 from headway.pretrained.conversion.comparison import (
     Closeness,
     compare,
@@ -129,9 +136,13 @@ def run(config: ConvertConfig, out: str | Path, *, progress: Callable[[str], Non
     return result
 
 
-def load_original(source: str, *, revision: str | None = None) -> Any:
-    """Load a model to convert, in the class that its configuration names, else without a head."""
-    return load_checked(source, check_family, _named_or_base, revision=revision)
+def load_original(source: str, *, revision: str | None = None, converts: bool = True) -> Any:
+    """Load a model in the class that its configuration names, else without a head.
+
+    Args:
+        converts: raise for a model that cannot be converted; otherwise for one that cannot be analysed.
+    """
+    return load_checked(source, check_family if converts else check_supported, _named_or_base, revision=revision)
 
 
 def _named_or_base(config: Any) -> Any:

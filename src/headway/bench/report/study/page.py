@@ -10,6 +10,7 @@ from typing import Any
 
 from headway.bench.report.page import write_page
 from headway.bench.report.study.pictures import Bar, bars, head_curve, scatter
+from headway.bench.report.study.position_tables import draw_versions, position_tables
 from headway.bench.report.study.tables import legend, verdict_mark, write_median, write_spread, write_value
 
 Results = Mapping[str, Any]
@@ -37,6 +38,8 @@ def study_page(results: Results, path: Path, *, analyses: Mapping[str, str] | No
         bars=draw_bars(results),
         quality=_quality(results),
         cost=_cost(results),
+        tables=position_tables(results),
+        versions=draw_versions(results),
         patterns=_patterns(results, analyses or {}),
         ranks=_ranks(results),
         models=_models(results),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import hypot
 
 from markupsafe import Markup, escape
 
@@ -95,8 +96,14 @@ def stack(pictures: Sequence[Markup]) -> str:
     return f"{head}<style>{STANDALONE}</style>{''.join(parts)}</svg>\n"
 
 
-def scatter(points: Sequence[tuple[str, float, float]], *, x_label: str, y_label: str) -> Markup:
-    """Draw named points; names that would overlap are moved apart."""
+def scatter(
+    points: Sequence[tuple[str, float, float]],
+    *,
+    x_label: str,
+    y_label: str,
+    arrows: Sequence[tuple[str, str]] = (),
+) -> Markup:
+    """Draw named points, and arrows between some; names that would overlap are moved apart."""
     xs, ys = _range([x for _, x, _ in points]), _range([y for _, _, y in points])
 
     def place(x: float, y: float) -> tuple[float, float]:
@@ -104,6 +111,8 @@ def scatter(points: Sequence[tuple[str, float, float]], *, x_label: str, y_label
         return across, HEIGHT - BOTTOM - (y - ys[0]) / (ys[1] - ys[0]) * (HEIGHT - TOP - BOTTOM)
 
     parts = [_axes(xs, ys, place, x_label, y_label)]
+    at = {name: place(x, y) for name, x, y in points}
+    parts += [_arrow(at[first], at[second]) for first, second in arrows]
     taken: list[tuple[float, float]] = []
     for name, x, y in sorted(points, key=lambda point: -point[2]):
         across, down = place(x, y)
@@ -120,6 +129,16 @@ def scatter(points: Sequence[tuple[str, float, float]], *, x_label: str, y_label
     return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
         WIDTH, HEIGHT, label, Markup("").join(parts)
     )
+
+
+def _arrow(start: tuple[float, float], end: tuple[float, float]) -> Markup:
+    """Draw an arrow that ends just before a point."""
+    (x, y), length = (end[0] - start[0], end[1] - start[1]), hypot(end[0] - start[0], end[1] - start[1]) or 1.0
+    x, y = x / length, y / length
+    tip, back = (end[0] - 6 * x, end[1] - 6 * y), (end[0] - 14 * x, end[1] - 14 * y)
+    return Markup(
+        '<path class="arrow" d="M{:.1f} {:.1f}L{:.1f} {:.1f}M{:.1f} {:.1f}L{:.1f} {:.1f}L{:.1f} {:.1f}"/>'
+    ).format(*start, *tip, back[0] - 4 * y, back[1] + 4 * x, *tip, back[0] + 4 * y, back[1] - 4 * x)
 
 
 def _axes(xs, ys, place, x_label: str, y_label: str) -> Markup:  # type: ignore[no-untyped-def]

@@ -13,6 +13,7 @@ from headway.bench.judge import judge_rows
 from headway.bench.report.analysis.page import analysis_page
 from headway.bench.report.study.page import draw_bars, study_page
 from headway.bench.report.study.pictures import stack
+from headway.bench.report.study.position_tables import save_position_tables
 from headway.bench.report.study.tables import as_csv, as_latex, as_markdown, notes, on_terminal
 from headway.encodings.choice import with_one_encoding
 from headway.storage import atomic_path, read_json
@@ -51,13 +52,15 @@ def report_study(folder: Path, console: Console) -> Path:
         with atomic_path(folder / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
     page = study_page(results, folder / "report.html", analyses=_analyses(results, folder))
+    pictures = save_position_tables(results, folder)
     failed = [job for job in results["jobs"] if job["state"] in ("failed", "skipped")]
     for job in failed:
         first = (job["why"].splitlines() or [""])[0]
         console.print(f"{job['state']}: {job['label']}: {first}", markup=False, highlight=False, soft_wrap=True)
-    console.print(
-        f"wrote {page}, table.csv, table.md, table.tex, bars.svg", markup=False, highlight=False, soft_wrap=True
+    written = ", ".join(
+        [str(page), "table.csv", "table.md", "table.tex", "bars.svg", *(path.name for path in pictures)]
     )
+    console.print(f"wrote {written}", markup=False, highlight=False, soft_wrap=True)
     return page
 
 

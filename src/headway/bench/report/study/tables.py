@@ -165,7 +165,7 @@ def write_spread(cell: Cell, column: Column) -> str:
         return "no result"
     if "best" in cell:  # a gain over the baseline
         return f"of {cell['best']}"
-    unit = {"cost": "rounds", "parameters": "counts"}.get(column["source"], "seeds")
+    unit = {"cost": "rounds", "parameters": "counts", "analyse": "models"}.get(column["source"], "seeds")
     runs = f"{summary['runs']} {unit if summary['runs'] > 1 else unit[:-1]}"
     if summary["runs"] < cell["expected"]:
         runs = f"{summary['runs']} of {cell['expected']} {unit}"

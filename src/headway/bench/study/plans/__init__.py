@@ -23,6 +23,7 @@ from headway.bench.study.plans.scalar_tables import (
     scalar_translation,
     scalar_xtreme,
 )
+from headway.bench.study.plans.tisa_models import tisa_models
 from headway.bench.study.plans.tisa_tables import tisa_alone, tisa_beside
 from headway.bench.study.plans.translation_tables import shaw_clip, shaw_parts, shaw_translation, translation
 from headway.bench.study.plans.xtreme_tables import long_range, xtreme, xtreme_ablation
@@ -52,6 +53,7 @@ PLANS: dict[str, Callable[[str, str | None], Plan]] = {
     "shaw-parts": shaw_parts,
     "tisa-beside": tisa_beside,
     "tisa-alone": tisa_alone,
+    "tisa-models": tisa_models,
     "cost": cost,
     "parameters": parameters,
     "questions": questions,
@@ -59,17 +61,22 @@ PLANS: dict[str, Callable[[str, str | None], Plan]] = {
 SIZES = ("quick", "gpu", "paper")
 
 
-def find_plan(name: str, size: str = "quick", data: str | None = None) -> Plan:
+def find_plan(name: str, size: str = "quick", data: str | None = None, models: tuple[str, ...] = ()) -> Plan:
     """The plan of a name, or of a file that defines `plan(size, data)`.
 
     Args:
         size: quick (the built-in language, two cores, minutes), gpu (one GPU, under an hour), or paper (as published).
         data: a folder with corpus/, glue/, xtreme/ and translation/, for the larger sizes.
+        models: pretrained models, for the plan tisa-models.
     """
     if size not in SIZES:
         raise ValueError(f"size: expected one of {', '.join(SIZES)}, got {size!r}.")
     if data is not None and not Path(data).is_dir():
         raise FileNotFoundError(f"data: expected a folder, got {data}, which is none.")
+    if models and name != "tisa-models":
+        raise ValueError(f"models: expected the plan tisa-models, which compares pretrained models, got {name}.")
+    if models:
+        return tisa_models(size, data, models)
     if name in PLANS:
         return PLANS[name](size, data)
     if name.endswith(".py"):

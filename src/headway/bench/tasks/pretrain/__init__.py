@@ -1,8 +1,18 @@
 """Masked-language-model pretraining: `run(config) -> Result`."""
 
 from headway.bench.tasks.pretrain.config import EncoderChoice, PretrainConfig, Text
-from headway.bench.tasks.pretrain.pretraining import Result, run
+from headway.bench.tasks.pretrain.pretraining import Result, load_checkpoint, run
 from headway.bench.tasks.training.run_folder import RunStopped
 from headway.bench.tasks.training.settings import Intervals, Optimisation
 
-__all__ = ["EncoderChoice", "Intervals", "Optimisation", "PretrainConfig", "Result", "RunStopped", "Text", "run"]
+__all__ = [
+    "EncoderChoice",
+    "Intervals",
+    "Optimisation",
+    "PretrainConfig",
+    "Result",
+    "RunStopped",
+    "Text",
+    "load_checkpoint",
+    "run",
+]

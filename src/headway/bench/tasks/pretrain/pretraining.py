@@ -6,9 +6,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
+from transformers import AutoTokenizer
 
 from headway.bench.tasks.pretrain.config import FREE, PretrainConfig
 from headway.bench.tasks.pretrain.text import Prepared, prepared
@@ -141,3 +144,22 @@ def held_out(objective: Callable[[Batch, Tensor], Tensor], text: Prepared, proce
         sums += objective({name: processes.to_device(value) for name, value in batch.items()}, one)
     loss, named, masked = processes.sum(sums).tolist()
     return {"evaluation_loss": loss / masked, "masked_accuracy": named / masked}
+
+
+def load_checkpoint(path: Path) -> tuple[EncoderForMaskedLM, Any]:
+    """Load the model of a checkpoint, RUN/checkpoints/step-..., and the tokenizer of its finished run."""
+    run_folder = RunFolder(path.parent.parent)
+    if not (path / "model.safetensors").is_file() or not run_folder.model.is_dir():
+        raise FileNotFoundError(
+            f"checkpoint: expected a checkpoint of a finished run, RUN/checkpoints/step-..., got {path}. Runs keep the "
+            f"last ones, as many as intervals.keep."
+        )
+    model = EncoderForMaskedLM.from_pretrained(run_folder.model)
+    tensors = load_file(path / "model.safetensors")
+    found = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+    missing, unknown = model.load_state_dict(found, strict=False)
+    known = dict(model.named_parameters())  # tied parameters stand there once, as in a checkpoint
+    lost = [*unknown, *(name for name in missing if name in known)]
+    if lost:
+        raise ValueError(f"checkpoint: expected the tensors of {run_folder.model} in {path}, got others: {lost[0]}.")
+    return model.eval(), AutoTokenizer.from_pretrained(run_folder.model)
