@@ -134,5 +134,7 @@ def test_versions_agree():
         name, _, oldest = requirement.partition(">=")
         if name in ("torch", "transformers"):
             assert re.search(rf"^\| {name} \| {oldest}", page, re.MULTILINE), requirement
-    assert f"\nversion: {headway.__version__}\n" in (ROOT / "CITATION.cff").read_text()
-    assert f"## {headway.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+    citation = (ROOT / "CITATION.cff").read_text()
+    [released] = re.findall(r"^date-released: (.+)$", citation, re.MULTILINE)
+    assert f"\nversion: {headway.__version__}\n" in citation
+    assert f"## {headway.__version__} - {released}\n" in (ROOT / "CHANGELOG.md").read_text()

@@ -19,8 +19,8 @@ import typer
 from headway.cli.errors import exit_with_message
 from headway.cli.settings import Changes, Setting, find_settings, function_settings
 
-SET = "Any other setting; may be given several times. Nothing after the = is no value."
-ALL = "List the settings of --set, and exit."
+SET = "Any other setting; may be given several times. An empty VALUE means none."
+ALL = "List the settings that --set takes, and exit."
 RESUMABLE = "stopped; the same command with --resume goes on from the last checkpoint"
 QUIET = Setting("quiet", bool, False, "Show no progress.")
 

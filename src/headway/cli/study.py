@@ -41,7 +41,7 @@ class StudyConfig:
         jobs: number of jobs at once; one a GPU, or one a core where there is none, unless given.
         jobs_per_gpu: number of jobs that share a GPU.
         executor: where jobs run: local, or ray for all machines of a Ray cluster that is running.
-        cpu: leave GPUs alone.
+        cpu: do not use GPUs.
     """
 
     plan: str

@@ -87,7 +87,7 @@ def decode(
     jobs: Annotated[
         int | None, typer.Option(metavar="<int>", min=1, help="Number of CPU threads; all cores unless given.")
     ] = None,
-    cpu: Annotated[bool, typer.Option("--cpu", help="Leave a GPU alone.")] = False,
+    cpu: Annotated[bool, typer.Option("--cpu", help="Do not use a GPU.")] = False,
 ) -> None:
     """Translate text, a sentence a line, in the order of the lines.
 

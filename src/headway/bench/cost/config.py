@@ -30,7 +30,7 @@ class CostConfig:
         batch: number of sequences in a step; by default as many as have 32,768 tokens on a GPU, 1,024 on a CPU.
         modes: what is timed: training, inference, or both.
         baseline: row over which ratios are given.
-        device: auto, cpu, cuda or cuda:N.
+        device: device to measure on: auto, cpu, cuda or cuda:N.
         bf16, compile: autocast to bfloat16, and torch.compile; by default on a GPU only.
         graphs: replay steps as CUDA graphs, as our training does, so that the host's launches take no time; by default
             on a GPU only.

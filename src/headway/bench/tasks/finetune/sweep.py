@@ -62,14 +62,13 @@ def run(
     """Do all runs of the grid.
 
     Args:
-        out: the sweep's folder; unless given, `config.default_folder`.
+        out: folder of the sweep; under runs/, named after its settings, unless given.
         resume: continue the sweep in that folder, or return its result if it is finished.
         progress: say when a run is finished, and show a bar on a terminal.
-        jobs: processes that share the runs, and the device or the GPUs, which one small model leaves idle. A script
-            that asks for several must guard its main part (`if __name__ == "__main__"`), as all that starts processes.
-        baselines: also score the most frequent label and a bag of words; not of questions, nor of a sweep that was
-            finished without.
-        cpu: leave a GPU alone.
+        jobs: number of processes that share the runs and the device, which one small model does not fill. A script that
+            asks for several must guard its main part (`if __name__ == "__main__"`).
+        baselines: also score the most frequent label and a bag of words; neither answers questions.
+        cpu: do not use a GPU.
         graphs: on a GPU, replay the steps of our encoders as CUDA graphs.
     """
     (result,) = run_all(

@@ -61,12 +61,12 @@ def run(
     """Pretrain in this process or, where torchrun or accelerate launch started it, in all of them together.
 
     Args:
-        out: the run's folder; unless given, `config.default_folder`.
+        out: folder of the run; under runs/, named after its settings, unless given.
         resume: continue the run in that folder, or return its result if it is finished.
         progress: show a bar on a terminal, lines elsewhere.
         tensorboard: write curves to the folder's tensorboard/.
-        fsdp: share the parameters out over the processes, in place of a copy in each.
-        cpu: leave a GPU alone.
+        fsdp: shard parameters over the processes instead of keeping a copy in each.
+        cpu: do not use a GPU.
         graphs: on a GPU that one process has for itself, replay steps as CUDA graphs.
     """
     processes = Processes(cpu=cpu)

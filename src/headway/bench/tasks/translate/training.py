@@ -80,7 +80,7 @@ def run(
     """Train in this process or, if torchrun or accelerate launch started it, in all of them together.
 
     Args:
-        out: the run's folder; by default `config.default_folder`.
+        out: folder of the run; under runs/, named after its settings, unless given.
         resume: continue the run in that folder, or return its result if it is finished.
         progress: show a bar on a terminal, lines elsewhere.
         tensorboard: write curves to the folder's tensorboard/.
