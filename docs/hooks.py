@@ -9,7 +9,7 @@ from typing import Any
 from generate.api_pages import ROOMS, api_page
 from generate.encoding_pages import encoding_page, index_page
 from generate.pictures import drawn_encoding, drawn_patterns
-from generate.plans import plans_table
+from generate.plans import choices_table, plans_table
 from mkdocs.structure.files import File
 
 from headway.encodings import ENCODINGS
@@ -37,13 +37,16 @@ def on_files(files: Any, config: Any) -> None:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """The table of plans; and links to committed results, which lie beside docs/ in the repository.
+    """Fill in the tables of plans and of their choices, and mend links to committed results, which lie beside docs/.
 
-    Files are part of the site; of a folder only the name is told.
+    Files are part of the site; of a folder only the name is shown.
     """
     up = "../" * page.file.src_uri.count("/")
 
     def within(link: re.Match[str]) -> str:
         return f"[{link[1]}]({up}{link[2]})" if (ROOT / link[2]).is_file() else f"`{link[2]}` in the repository"
 
-    return OUTSIDE.sub(within, markdown).replace("<!-- plans -->", plans_table())
+    for mark, table in (("<!-- plans -->", plans_table), ("<!-- choices -->", choices_table)):
+        if mark in markdown:
+            markdown = markdown.replace(mark, table())
+    return OUTSIDE.sub(within, markdown)

@@ -11,6 +11,7 @@ ROOMS = {  # page -> modules whose public names (`__all__`) it lists
     "models": ("headway.models", "headway.models.translation"),
     "bench.data": ("headway.bench.data",),
     "bench.tasks": ("headway.bench.tasks.pretrain", "headway.bench.tasks.finetune", "headway.bench.tasks.translate"),
+    "pretrained.fusing": ("headway.pretrained.fusing",),
     "pretrained.analysis": ("headway.pretrained.analysis",),
     "pretrained.conversion": ("headway.pretrained.conversion",),
     "bench.cost": ("headway.bench.cost",),
