@@ -14,7 +14,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
 
-from headway.bench.report.figures import AMOUNT, bare, save_figure
+from headway.bench.report.figures import AMOUNT, save_figure, without_grid
 from headway.bench.report.study.pictures import scatter
 
 Results = Mapping[str, Any]
@@ -41,7 +41,7 @@ def save_position_tables(results: Results, folder: Path) -> list[Path]:
             axes.set_axis_off()
         for axes, (row, table) in zip(cells.flat, found.items(), strict=False):
             low, high = _range(table["picture"])
-            bare(axes).imshow(table["picture"], cmap=AMOUNT, interpolation="nearest", vmin=low, vmax=high)
+            without_grid(axes).imshow(table["picture"], cmap=AMOUNT, interpolation="nearest", vmin=low, vmax=high)
             axes.set_title(f"{row}\nR² = {table['r2']:.3f}")
 
     size = (SIDE * min(ACROSS, len(found)), (SIDE + 0.5) * down)
