@@ -50,7 +50,7 @@ def test_it_learns_more_than_frequencies_and_the_saved_model_fills_masks(tmp_pat
     fill = pipeline("fill-mask", model=folder, tokenizer=folder, device="cpu")
     assert fill("some hunters fear the dragons [MASK]")[0]["token_str"] == "."
     assert {guess["token_str"] for guess in fill("[MASK] pilot jumps .")[:3]} == {"a", "some", "the"}
-    assert AutoModelForMaskedLM.from_pretrained(folder).config.encoding == "diet-rel"
+    assert AutoModelForMaskedLM.from_pretrained(folder).config.encoding == "diet-rel:segments=none"
 
 
 def test_the_seed_decides(tmp_path, data):
@@ -71,7 +71,7 @@ def test_what_is_written_beside_the_model(tmp_path, data):
     config = tiny(data)
     result = pretrain(config, tmp_path / "run", tensorboard=True)
     written = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert written["config"]["model"]["encoding"] == "diet-rel"
+    assert written["config"]["model"]["encoding"] == "diet-rel:segments=none"
     assert written["config"]["optimisation"]["bf16"] is False  # resolved for the device
     assert written["environment"]["torch"] == torch.__version__
     assert json.loads((tmp_path / "run" / "result.json").read_text())["masked_accuracy"] == result.masked_accuracy
@@ -92,7 +92,7 @@ def test_bf16_is_near(tmp_path, data):
 
 
 def test_a_learning_rate_that_is_far_too_high(tmp_path, data):
-    with pytest.raises(RunStopped, match=r"it became NaN or infinite at step.*lower learning rate"):
+    with pytest.raises(RunStopped, match=r"the loss or a gradient became NaN or infinite at step.*lower learning rate"):
         pretrain(tiny(data, learning_rate=1e30, warmup=0.0), tmp_path / "run")
     assert not (tmp_path / "run" / "result.json").exists()
     assert checkpoint.steps(tmp_path / "run" / "checkpoints") == []
@@ -143,7 +143,7 @@ def test_what_was_left_out_is_told(tmp_path, capsys):
 def test_a_tokenizer_to_which_the_text_is_unknown(tmp_path):
     config = tiny(None, steps=2)
     text = Text(corpus=("builtin:600",), vocab_size=10, length=32, validation=0.2)
-    with pytest.raises(ValueError, match=r"text: expected a tokenizer .* got one to which \d\d% of its tokens"):
+    with pytest.raises(ValueError, match=r"text: \d\d% of its tokens are unknown"):
         pretrain(replace(config, text=text), tmp_path / "run")
     pretrain(replace(config, text=replace(text, vocab_size=120)), tmp_path / "run")
 
@@ -175,9 +175,9 @@ def test_the_command_from_a_text_file_to_a_model(tmp_path, monkeypatch):
     (tmp_path / "text.txt").write_text(text)
     monkeypatch.chdir(tmp_path)
     done = command(
-        *("--corpus", "text.txt", "--vocab-size", "200", "--length", "32", "--validation", "0.1"),
-        *("--encoding", "diet-abs", "--option", "rank=4", "--sharing", "layer", "--segments", "per-head"),
-        *("--steps", "5", "--batch", "4", "--cpu", "--packed", "--resume"),
+        *("--corpus", "text.txt", "--set", "text.vocab_size=200", "--length", "32", "--set", "text.validation=0.1"),
+        *("--encoding", "diet-abs:rank=4,sharing=layer,segments=per-head"),
+        *("--steps", "5", "--batch", "4", "--cpu", "--set", "text.packed=true", "--resume"),
     )
     assert done.exit_code == 0, done.output
     assert "holds no run to resume: a new one begins" in done.stderr
@@ -195,16 +195,15 @@ def test_the_command_from_a_text_file_to_a_model(tmp_path, monkeypatch):
     [
         (("--recipe", "papre"), "recipe: expected one of quick, small, paper"),
         (("--encoding", "dite"), "encoding: expected one of"),
-        (("--option", "rank"), "--option: expected NAME=VALUE"),
-        (("--encoding", "tisa", "--option", "rank=3"), "options: expected of tisa"),
+        (("--encoding", "tisa:rank=3"), "tisa: no option rank"),
         (("--steps", "0"), "steps: expected a whole number of at least 1"),
         (("--corpus", "missing.txt"), "missing.txt"),
-        (("--encoding", "tisa", "--option", "kernels=abc"), "kernels: expected int, got 'abc'"),
-        (("--data", "x", "--corpus", "y", "--vocab-size", "9"), "data: expected none of --corpus, --vocab-size beside"),
-        (("--tokenizer", "x", "--kind", "word"), "tokenizer: expected none of --kind beside it"),
-        (("--set", "encoding=t5"), "encoding: expected it in the choice of the model"),
-        (("--set", "max_position_embeddings=8"), "max_position_embeddings: expected room for"),
-        (("--set", "hidden_dropout_prob=no"), "hidden_dropout_prob: expected a share"),
+        (("--encoding", "tisa:kernels=abc"), "kernels: expected int, got 'abc'"),
+        (("--data", "x", "--corpus", "y", "--set", "text.vocab_size=9"), "beside --data, because x is made already"),
+        (("--tokenizer", "x", "--set", "text.kind=word"), "beside --tokenizer, because x is trained already"),
+        (("--set", "model.changes.encoding=t5"), "encoding: it is chosen by --encoding"),
+        (("--set", "model.changes.max_position_embeddings=8"), "max_position_embeddings: expected room for"),
+        (("--set", "model.changes.hidden_dropout_prob=no"), "hidden_dropout_prob: expected a share"),
         (("--tokenizer", "./nowhere"), "tokenizer: expected a folder with a tokenizer, or a name on the Hub"),
     ],
 )

@@ -51,7 +51,7 @@ def test_a_dead_process_stops_the_others(tmp_path, data, forked, victim):
     survivor.join(60)
     assert survivor.exitcode == 1
     said = errors.read_text()
-    assert f"process {1 - victim}: expected all 2 processes to answer" in said
+    assert f"process {1 - victim} of 2: another process died or hangs" in said
     assert "The last good checkpoint is" in said
     assert "--resume" in said
 

@@ -175,12 +175,12 @@ def test_resuming_with_data_that_changed(tmp_path, data):
     (tmp_path / "run" / "result.json").unlink()  # as if it had been killed before
     index = tmp_path / "data" / "train" / "index.json"
     index.write_text(json.dumps({**json.loads(index.read_text()), "made_of": "another text"}))
-    with pytest.raises(ValueError, match=r"resume: expected the data that .*run began with, got others in .*data"):
+    with pytest.raises(ValueError, match=r"resume: .*run began with other data than .*data has now"):
         train(config, tmp_path / "run", resume=True)
 
 
 def test_a_learning_rate_that_is_far_too_high_stops_the_run(tmp_path, data):
-    with pytest.raises(RunStopped, match=r"it became NaN or infinite at step.*lower learning rate"):
+    with pytest.raises(RunStopped, match=r"the loss or a gradient became NaN or infinite at step.*lower learning rate"):
         train(tiny(data, learning_rate=1e30, warmup=1), tmp_path / "run")
     assert checkpoint.steps(tmp_path / "run" / "checkpoints") == []
 

@@ -23,7 +23,7 @@ SHOWN_OFFSETS = 32  # to either side, of the curves in a result
 def text(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     """A tokenizer, and the corpus cut into rows; the same for every encoding."""
     from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig, Text
-    from headway.bench.tasks.pretrain.text import prepared
+    from headway.bench.tasks.pretrain.text import prepare_text
     from headway.bench.tasks.training.distributed import Processes
     from headway.storage import restore
 
@@ -32,7 +32,7 @@ def text(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
         text=restore(Text, config),
         optimisation=Optimisation(steps=1, batch=1, learning_rate=1.0, compile=False),
     )
-    made = prepared(asked, folder / "data", Processes(cpu=True), show=False)
+    made = prepare_text(asked, folder / "data", Processes(cpu=True), show=False)
     shards = made.training.shards
     counts = {"words": len(made.tokenizer), "rows": len(shards), "tokens": shards.num_tokens}
     return {**counts, "corpus": config["corpus"], "fingerprint": made.fingerprint}

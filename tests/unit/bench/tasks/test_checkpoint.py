@@ -86,7 +86,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, monkeypatch, fail
 
     monkeypatch.setattr(checkpoint, "save_file", full)
     with pytest.raises(
-        RunStopped, match=r"step-00000004: expected to write.*last good checkpoint is .*step-00000002.*--resume"
+        RunStopped, match=r"step-00000004 could not be written.*last good checkpoint is .*step-00000002.*--resume"
     ):
         save(tmp_path, 4, model, optimizer)
     assert calls and names(tmp_path) == ["step-00000002"]
@@ -98,7 +98,7 @@ def test_a_damaged_checkpoint_is_named_not_passed_over(tmp_path):
     save(tmp_path, 4, model, optimizer)
     path = tmp_path / "step-00000004" / "optimizer.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(RunStopped, match=r"step-00000004 to be whole.*Delete that folder"):
+    with pytest.raises(RunStopped, match=r"step-00000004 cannot be read.*Delete that folder"):
         checkpoint.load(tmp_path, model, optimizer)
 
 
@@ -106,7 +106,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     model, optimizer = trained(0)
     save(tmp_path, 2, model, optimizer)
     other = torch.nn.Linear(2, 2)
-    with pytest.raises(RunStopped, match="tensors of this model"):
+    with pytest.raises(RunStopped, match="other tensors than this model"):
         checkpoint.load(tmp_path, other, adamw(other, weight_decay=0.0))
 
 
@@ -114,7 +114,9 @@ def test_a_checkpoint_of_another_vocabulary_is_refused(tmp_path):
     model, optimizer = trained(0)
     save(tmp_path, 2, model, optimizer)
     model.resize_token_embeddings(41)
-    with pytest.raises(RunStopped, match=r"words.weight of shape \(41, 16\).* got \(40, 16\) in .*tokenizer"):
+    with pytest.raises(
+        RunStopped, match=r"words.weight has shape \(40, 16\) in .* and \(41, 16\) in this model.*tokenizer"
+    ):
         checkpoint.load(tmp_path, model, adamw(model, weight_decay=0.0))
 
 

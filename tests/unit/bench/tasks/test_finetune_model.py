@@ -198,9 +198,7 @@ def test_a_checkpoint_without_the_encoders_weights_is_named(folders, tmp_path):
     tensors = {name: value for name, value in model.state_dict().items() if "encoder.layer.1" not in name}
     model.save_pretrained(tmp_path, state_dict=tensors)
     load_tokenizer(Start(model=str(folders / "bert"))).save_pretrained(tmp_path)
-    with pytest.raises(
-        ValueError, match=r"model: expected the weights of Bert.* got none that fit 16 of its tensors, such"
-    ):
+    with pytest.raises(ValueError, match=r"model: .* has no weights for 16 tensors of Bert.*, such"):
         loaded(tmp_path.parent, tmp_path.name, "builtin:entailment")
 
 

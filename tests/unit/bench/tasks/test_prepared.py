@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig, Text
-from headway.bench.tasks.pretrain.text import prepared
+from headway.bench.tasks.pretrain.text import prepare_text
 from headway.bench.tasks.training import prepared_data
 from headway.bench.tasks.training.distributed import Processes
 from headway.bench.tasks.translate.data import prepare_pairs
@@ -42,17 +42,17 @@ def first(text):
 def test_text_that_changed_is_cut_again_unless_the_run_goes_on(corpus, tmp_path):
     path, write = corpus
     own, alone = tmp_path / "data", Processes(cpu=True)
-    assert "alpha beta" in first(prepared(asked(path), own, alone, show=False))
+    assert "alpha beta" in first(prepare_text(asked(path), own, alone, show=False))
     made = (own / "shards" / "index.json").stat().st_mtime_ns
-    prepared(asked(path), own, alone, show=False)
+    prepare_text(asked(path), own, alone, show=False)
     assert (own / "shards" / "index.json").stat().st_mtime_ns == made, "the same text is not cut twice"
     write("one two three")
-    assert "alpha beta" in first(prepared(asked(path), own, alone, show=False, continues=True))
-    assert "one two" in first(prepared(asked(path), own, alone, show=False))
+    assert "alpha beta" in first(prepare_text(asked(path), own, alone, show=False, continues=True))
+    assert "one two" in first(prepare_text(asked(path), own, alone, show=False))
     path.unlink()
-    assert "one two" in first(prepared(asked(path), own, alone, show=False, continues=True))
+    assert "one two" in first(prepare_text(asked(path), own, alone, show=False, continues=True))
     with pytest.raises(FileNotFoundError, match=r"corpus\.txt"):
-        prepared(asked(path), own, alone, show=False)
+        prepare_text(asked(path), own, alone, show=False)
 
 
 def test_a_language_that_is_held_out_as_a_whole_is_refused(corpus, tmp_path):
@@ -61,8 +61,8 @@ def test_a_language_that_is_held_out_as_a_whole_is_refused(corpus, tmp_path):
     one.write_text("\n".join(f"alpha beta gamma {at % 40} ." for at in range(400)))
     config = asked(path)
     text = replace(config.text, corpus=(f"en={path}", f"sw={one}"), validation=0.9)
-    with pytest.raises(ValueError, match="validation: expected text of every language to train on, got none of sw"):
-        prepared(replace(config, text=text), tmp_path / "data", Processes(cpu=True), show=False)
+    with pytest.raises(ValueError, match="validation: all text of sw is held out"):
+        prepare_text(replace(config, text=text), tmp_path / "data", Processes(cpu=True), show=False)
 
 
 def test_a_language_of_which_nothing_is_held_out_is_named(corpus, tmp_path):
@@ -72,7 +72,7 @@ def test_a_language_of_which_nothing_is_held_out_is_named(corpus, tmp_path):
     config = asked(path)
     text = replace(config.text, corpus=(f"en={path}", f"sw={one}"))
     with pytest.warns(UserWarning, match=r"validation: nothing of sw is held out, .*Raise it with --set"):
-        prepared(replace(config, text=text), tmp_path / "data", Processes(cpu=True), show=False)
+        prepare_text(replace(config, text=text), tmp_path / "data", Processes(cpu=True), show=False)
 
 
 def test_smoothing_evens_out_how_languages_are_drawn(corpus, tmp_path):
@@ -85,7 +85,7 @@ def test_smoothing_evens_out_how_languages_are_drawn(corpus, tmp_path):
     shares = {}
     for smoothing in (1.0, 0.7, 0.5, 0.0):
         own = replace(config, text=replace(text, smoothing=smoothing))
-        made = prepared(own, tmp_path / f"data-{smoothing}", Processes(cpu=True), show=False)
+        made = prepare_text(own, tmp_path / f"data-{smoothing}", Processes(cpu=True), show=False)
         assert ("smoothing" in read_json(tmp_path / f"data-{smoothing}" / "text.json")) == (smoothing != 0.7)
         shares[smoothing] = made.training.order.shares["sw"]
     assert shares[1.0] < shares[0.7] < shares[0.5] < shares[0.0] == 0.5
@@ -116,10 +116,10 @@ def test_what_was_half_removed_is_not_taken_for_whole(tmp_path, monkeypatch):
 def test_rows_are_packed_as_asked(corpus, tmp_path):
     path, _ = corpus
     own, alone = tmp_path / "data", Processes(cpu=True)
-    prepared(asked(path), own, alone, show=False)
+    prepare_text(asked(path), own, alone, show=False)
     with pytest.raises(ValueError, match=r"packed: expected False, as .* got True\. Leave out --set text\.packed=true"):
-        prepared(asked(path, packed=True, data=str(own)), tmp_path / "other", alone, show=False)
-    assert not prepared(asked(path, data=str(own)), tmp_path / "other", alone, show=False).training.shards.packed
+        prepare_text(asked(path, packed=True, data=str(own)), tmp_path / "other", alone, show=False)
+    assert not prepare_text(asked(path, data=str(own)), tmp_path / "other", alone, show=False).training.shards.packed
 
 
 def test_pairs_that_changed_are_cut_again_unless_the_run_goes_on(tmp_path):

@@ -122,9 +122,9 @@ def test_a_configuration_does_not_change():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"encoding": "t5"}, "encoding: expected it in the choice of the model"),
+        ({"encoding": "t5"}, "encoding: it is chosen by --encoding"),
         ({"sharing": "layer"}, "sharing: it is part of the encoding"),
-        ({"vocab_size": 77}, "vocab_size: expected none, for the tokenizer"),
+        ({"vocab_size": 77}, "vocab_size: it is that of the tokenizer"),
         ({"hidden_dropout_prob": "no"}, "hidden_dropout_prob: expected a share"),
         ({"layer_norm_eps": "x"}, "layer_norm_eps: expected a number"),
         ({"type_vocab_size": 0}, "type_vocab_size: expected a whole number"),

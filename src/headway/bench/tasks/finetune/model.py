@@ -1,4 +1,4 @@
-"""A pretrained encoder with a new head, ours or any of transformers', and its loss on a task."""
+"""A pretrained encoder, ours or any of transformers', with a new head and the loss of a task."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PROBLEMS = {"classes": "single_label_classification", "number": "regression"}
 class TransferLoss(Objective):
     """An encoder with its loss: cross-entropy of classes and of both ends of an answer, squared error of numbers.
 
-    In evaluation it returns the scores: (B, classes), (B, 1), or (B, L, 2), padding at minus infinity.
+    In evaluation it returns scores: (B, classes), (B, 1), or (B, L, 2) with minus infinity in the padding.
     """
 
     def __init__(self, model: PreTrainedModel, kind: str) -> None:
@@ -61,7 +61,7 @@ class TransferLoss(Objective):
         return F.cross_entropy(scores, labels, reduction="sum") / (2 * count)  # (B, L, 2) and (B, 2): over L
 
     def scores(self, batch: Batch) -> Tensor:
-        """In float32. Ours are told the lengths, for which attention has its fastest paths; others get a mask."""
+        """Return scores in float32. Our encoders get lengths, for which attention is fastest; others get a mask."""
         ids, lengths = batch["input_ids"], batch["lengths"]
         inside = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
         given: dict[str, Tensor] = {"lengths": lengths} if self.takes_lengths else {"attention_mask": inside.long()}
@@ -76,7 +76,7 @@ class TransferLoss(Objective):
 
 
 def load_tokenizer(start: Start) -> Any:
-    """The model's tokenizer; it must pad, after the text."""
+    """Load the model's tokenizer, which must pad, after the text."""
     source = start.tokenizer or start.model
     try:
         with quiet():
@@ -97,10 +97,9 @@ def load_tokenizer(start: Start) -> Any:
 
 
 def load_model(config: FinetuneConfig, tokenizer: Any, seed: int) -> PreTrainedModel:
-    """The encoder with a head for the task, drawn from the seed as are segments that the checkpoint lacks.
+    """Load the encoder with a head for the task; the seed draws the head, and segments that the checkpoint lacks.
 
-    Weights are read from safetensors only. What the checkpoint has no tensor for must be new by nature; an encoder that
-    would begin at random is an error.
+    Weights are read from safetensors only. A checkpoint without any other tensor of the encoder is an error.
     """
     start, task = config.start, config.task_spec
     settings = AutoConfig.from_pretrained(start.model, **_head(task), **_segments(start, task))
@@ -125,8 +124,8 @@ def load_model(config: FinetuneConfig, tokenizer: Any, seed: int) -> PreTrainedM
     ]
     if lost:
         raise ValueError(
-            f"model: expected the weights of {type(model).__name__} in {start.model}, got none that fit "
-            f"{len(lost)} of its tensors, such as {lost[0]}. Is it another kind of model?"
+            f"model: {start.model} has no weights for {len(lost)} tensors of {type(model).__name__}, such as "
+            f"{lost[0]}. Is it another kind of model?"
         )
     return model
 
@@ -144,7 +143,7 @@ def _head(task: TaskSpec) -> dict[str, Any]:
 
 
 def _segments(start: Start, task: TaskSpec) -> dict[str, Any]:
-    """Supplemental segments of pairs, of our encoders only."""
+    """Return the encoding with the segments that pairs need; only our encoders can change theirs."""
     settings = AutoConfig.from_pretrained(start.model)
     if not isinstance(settings, EncoderConfig):
         if start.segments is not None:
@@ -186,7 +185,7 @@ def _positions(settings: Any) -> int:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without transformers' reports on loading: that a head is new is no news here, and missing weights raise."""
+    """Silence the reports of transformers on loading: a new head is expected here, and missing weights raise."""
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -1,4 +1,4 @@
-"""Predictions as files: those of GLUE as its leaderboard takes them, answers as the official evaluators do."""
+"""Files of predictions: of GLUE in the form of its leaderboard, of questions in that of the official evaluators."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SUBMISSION = {
 
 
 def write_predictions(config: FinetuneConfig, folder: RunFolder, *, cpu: bool) -> list[str]:
-    """Predict with the model in the folder, and return the files written to its predictions/."""
+    """Predict with the model in the folder, and return the files written to the folder's predictions/."""
     config = replace(config, start=replace(config.start, model=str(folder.model), tokenizer=None))
     tokenizer, processes = load_tokenizer(config.start), Processes(cpu=cpu)
     loss = TransferLoss(load_model(config, tokenizer, 0), config.task_spec.kind).to(processes.device).eval()
@@ -47,8 +47,8 @@ def write_predictions(config: FinetuneConfig, folder: RunFolder, *, cpu: bool) -
                 found = model_scores(loss, ready.encoded, processes, bf16=bool(config.protocol.bf16))
                 if not are_finite(found, ready.encoded):
                     raise RunStopped(
-                        f"predict: expected finite scores of {reference.task.name} {part} in {language}, got NaN or "
-                        f"infinity from {folder.model}. Leave the highest learning rate out; it is a new sweep."
+                        f"predict: scores of {reference.task.name} {part} in {language} became NaN or infinite with "
+                        f"{folder.model}. Leave the highest learning rate out, which makes a new sweep."
                     )
                 written += _write(folder.path / "predictions", ready, found)
     return [str(path) for path in written]
@@ -82,7 +82,7 @@ def _rows(ready: Evaluation, found: Scores) -> list[tuple[str, str]]:
 
 
 def _with_probabilities(candidates: list[Candidate]) -> list[dict[str, Any]]:
-    """Candidates with their share of the probability, as if there were no others."""
+    """Describe candidates, with probabilities that sum to 1 over them."""
     weights = [math.exp(each.score - candidates[0].score) for each in candidates]
     return [
         {"text": each.text, "start": each.start, "score": each.score, "probability": weight / sum(weights)}

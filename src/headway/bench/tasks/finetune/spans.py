@@ -1,4 +1,4 @@
-"""From scores of first and last tokens to answers in the words of the text."""
+"""Search of the best answers, from scores that an answer begins or ends at a token."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headway.bench.data.transfer.windows import Windows
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A possible answer: characters `start` to `end` of the text, and the sum of its two scores."""
+    """A possible answer: characters `start` to `end` of the text, and the sum of the scores of its ends."""
 
     text: str
     start: int
@@ -31,13 +31,13 @@ def best_answers(
     count: int,
     max_tokens: int,
 ) -> dict[str, list[Candidate]]:
-    """The best answers of each question over all its windows, by id, best first.
+    """Return the best answers of each question over all its windows, by id, best first.
 
-    The search is exact: all spans of up to `max_tokens` tokens of the text are compared, within each window by the sum
-    of the scores of its ends, and so are the windows. A text that several spans have counts once.
+    The search is exact: it compares all spans of up to `max_tokens` tokens in all windows by the sum of the scores of
+    their ends. A text that several spans have counts once.
 
     Args:
-        count: answers of a question, at most.
+        count: largest number of answers of a question.
     """
     found: list[list[Candidate]] = [[] for _ in questions]
     for window, ends in enumerate(scores):
@@ -55,7 +55,7 @@ def best_spans(
     count: int,
     max_tokens: int,
 ) -> list[tuple[int, int, float]]:
-    """The best `count` spans of up to `max_tokens` tokens as (first, last, score), best first; ties from the left."""
+    """Return the best `count` spans of up to `max_tokens` tokens as (first, last, score), best and leftmost first."""
     if not len(scores):
         return []
     reach = min(max_tokens, len(scores))
@@ -69,7 +69,7 @@ def best_spans(
 
 
 def _candidate(text: str, start: int, end: int, score: float) -> Candidate:
-    """Without white space at its ends, which some tokenizers count among a token's characters."""
+    """Make a candidate without white space at its ends, which some tokenizers count among a token's characters."""
     span = text[start:end]
     start += len(span) - len(span.lstrip())
     span = span.strip()

@@ -1,4 +1,4 @@
-"""Fine-tuning as the papers do it: learning rates × seeds, the best checkpoint of each run, the median over seeds."""
+"""Sweeps of fine-tuning: learning rates × seeds, the best weights of each run, the median over seeds."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from headway.storage import config_hash, read_json, settings, write_json
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What came out of a sweep; also in its result.json. The model of the run with the highest score is in model/.
+    """The result of a sweep; also in its result.json. The model of the run with the highest score is in model/.
 
     Args:
-        score: the best rate's median over seeds of the best checkpoints' scores on the first dev split.
+        score: median over seeds of the scores of the best rate on the first dev split.
         rates: a summary of each rate, the best first.
-        runs: every run.
-        data: rows read, labelled, published and skipped, of each split.
-        baselines: metrics of simple classifiers on the first dev split, where they were asked for.
-        seconds: of all runs together, though several may have gone on at once.
+        runs: the result of each run.
+        data: number of rows read, labelled, published and skipped, of each split.
+        baselines: metrics of simple classifiers on the first dev split, if they were asked for.
+        seconds: sum over all runs, of which several may have run at once.
     """
 
     folder: str
@@ -181,7 +181,7 @@ def _keep_best(sweep: Sweep) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spread:
-    """Several values of one number; `deviation` is None for a single one."""
+    """A summary of several values; `deviation` is None for a single one."""
 
     median: float
     mean: float
@@ -207,10 +207,10 @@ class RateSummary:
     """All seeds of one learning rate.
 
     Args:
-        score: of the best checkpoints on the first dev split.
-        scores: by seed.
-        metrics: "SPLIT METRIC" of the dev splits.
-        transfer: "DATA LANGUAGE METRIC", and the mean over languages as "DATA average METRIC".
+        score: summary of the runs' scores on the first dev split.
+        scores: score of each run by seed.
+        metrics: summaries by "SPLIT METRIC" of the dev splits.
+        transfer: summaries by "DATA LANGUAGE METRIC", and of the mean over languages by "DATA average METRIC".
     """
 
     rate: float
@@ -221,7 +221,7 @@ class RateSummary:
 
 
 def summarise(runs: Sequence[RunResult]) -> list[RateSummary]:
-    """One summary a rate, the best median first; of equal ones the lower rate.
+    """Summarise each rate, the one with the best median first; of equal medians the lower rate.
 
     Paper:  Chen et al. (2021b), Table 2, "the median of the maximum accuracy over all checkpoints among five runs";
             Ke et al. (2021), Sec. 4.1, the best rate by the median over five seeds

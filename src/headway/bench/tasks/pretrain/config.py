@@ -1,4 +1,4 @@
-"""What a pretraining run is asked: a model, a text, and how to train the one on the other."""
+"""Configuration of a pretraining run: a model, a text, and how to train."""
 
 from __future__ import annotations
 

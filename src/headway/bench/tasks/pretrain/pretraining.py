@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from headway.bench.tasks.pretrain.config import FREE, PretrainConfig
-from headway.bench.tasks.pretrain.text import Prepared, prepared
+from headway.bench.tasks.pretrain.text import PreparedText, prepare_text
 from headway.bench.tasks.training import checkpoint
 from headway.bench.tasks.training.checkpoint import save_model
 from headway.bench.tasks.training.distributed import Processes, begin_run
@@ -27,13 +27,13 @@ from headway.storage import read_json, settings, write_json
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """What came out of a run; also in its result.json. The model is in `folder`/model.
+    """The result of a run; also in its result.json. The model is in `folder`/model.
 
     Args:
-        tokens: read in training, without padding.
-        loss: of training, in the last line of the log.
-        seconds: of all training steps, without evaluations and checkpoints.
-        tokens_per_second: the median of the lines of the log, of which the first has the time of compilation.
+        tokens: number of tokens read in training, without padding.
+        loss: training loss in the last line of the log.
+        seconds: seconds of all training steps, without evaluations and checkpoints.
+        tokens_per_second: median over the lines of the log, of which the first includes compilation.
     """
 
     folder: str
@@ -89,7 +89,7 @@ def _train(
     fsdp: bool,
     graphs: bool,
 ) -> Result:
-    text = prepared(config, folder.path / "data", processes, show=progress, continues=folder.has_checkpoint)
+    text = prepare_text(config, folder.path / "data", processes, show=progress, continues=folder.has_checkpoint)
     processes.on_main(lambda: folder.check_data(text.fingerprint, config.text.data or folder.path / "data"))
     torch.manual_seed(config.seed)
     model = EncoderForMaskedLM(
@@ -103,8 +103,8 @@ def _train(
     training = Training(
         MaskedWords(model),
         parts=lambda step, rank, world: text.parts(step, config.optimisation, rank, world),
-        evaluate=lambda objective: held_out(objective, text, processes),
-        plan=config.optimisation,
+        evaluate=lambda objective: evaluate_held_out(objective, text, processes),
+        optimisation=config.optimisation,
         intervals=config.intervals,
         tokens=config.optimisation.batch * text.tokens_per_row,
         seed=config.seed,
@@ -135,8 +135,10 @@ def _train(
     return processes.on_main(finish)
 
 
-def held_out(objective: Callable[[Batch, Tensor], Tensor], text: Prepared, processes: Processes) -> dict[str, float]:
-    """Loss and accuracy on documents that are not trained on, under the same masks every time."""
+def evaluate_held_out(
+    objective: Callable[[Batch, Tensor], Tensor], text: PreparedText, processes: Processes
+) -> dict[str, float]:
+    """Return loss and accuracy on documents that are not trained on, with the same masks every time."""
     sums = torch.zeros(3, dtype=torch.float64, device=processes.device)
     one = torch.ones((), device=processes.device)
     for number in range(len(text.held_out)):

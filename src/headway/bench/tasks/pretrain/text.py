@@ -1,4 +1,4 @@
-"""From raw text to batches: a tokenizer, shards, and the two streams that training and evaluation read."""
+"""From raw text to batches: a tokenizer, shards, and the batches of training and evaluation."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from headway.bench.tasks.training.run_folder import explain_disk_errors
 from headway.bench.tasks.training.settings import Optimisation
 from headway.storage import atomic_path, settings
 
-UNKNOWN = 0.2  # of the tokens, from which on a tokenizer does not fit the text
+UNKNOWN = 0.2  # share of the tokens above which a tokenizer does not fit the text
 CHECKED_ROWS = 1000
 NOT_IN_DATA = ("data", "evaluation_rows", "mask_probability")  # settings that tokenizer and shards do not depend on
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prepared:
-    """A tokenizer, batches to train on, and batches of other documents to evaluate on, masked the same way always."""
+class PreparedText:
+    """A tokenizer, batches to train on, and batches of other documents to evaluate on, always masked the same way."""
 
     tokenizer: PreTrainedTokenizerFast
     training: MlmBatches
@@ -34,36 +34,36 @@ class Prepared:
 
     @property
     def fingerprint(self) -> str:
-        """What tells tokenizer and rows from others."""
+        """The fingerprint of tokenizer and rows."""
         return self.training.shards.fingerprint
 
     @property
     def tokens_per_row(self) -> float:
-        """Of training, on average, without padding."""
+        """The mean number of tokens in a training row, without padding."""
         return self.training.tokens_per_row
 
-    def parts(self, step: int, plan: Optimisation, rank: int, world: int) -> list[Batch]:
-        """What a process computes of a step's batch."""
-        count = plan.parts(world)
-        return [_with_lengths(self.training.batch(step, part, count)) for part in plan.mine(rank, world)]
+    def parts(self, step: int, optimisation: Optimisation, rank: int, world: int) -> list[Batch]:
+        """Return the parts of a step's batch that a process computes."""
+        count = optimisation.parts(world)
+        return [_with_lengths(self.training.batch(step, part, count)) for part in optimisation.own_parts(rank, world)]
 
     def held_out_part(self, number: int, part: int, parts: int) -> Batch:
         return _with_lengths(self.held_out.batch(number, part, parts))
 
 
-def prepared(
+def prepare_text(
     config: PretrainConfig, own: Path, processes: Processes, *, show: bool, continues: bool = False
-) -> Prepared:
-    """The text of a configuration; what is not there yet the main process makes, in the folder `own`.
+) -> PreparedText:
+    """Prepare the text of a configuration; the main process makes what is missing, in the folder `own`.
 
-    A run that `continues` takes what it began with, although the corpus may have changed or gone since.
+    A run that `continues` reads the data that it began with, even if the corpus has changed or no longer exists.
     """
     text = config.text
     folder = own if text.data is None else Path(text.data)
     if text.data is None:
-        with explain_disk_errors(folder, lambda: "What is whole of it stays."):
+        with explain_disk_errors(folder, lambda: "Complete files stay."):
             processes.on_main(lambda: _make(text, folder, show=show, continues=continues))
-    tokenizer = AutoTokenizer.from_pretrained(_there(folder / "tokenizer"))
+    tokenizer = AutoTokenizer.from_pretrained(_existing(folder / "tokenizer"))
     shards = {split: Shards(folder / "shards", split, tokenizer=tokenizer) for split in ("train", "validation")}
     if shards["train"].max_length != text.length:
         raise ValueError(
@@ -77,11 +77,11 @@ def prepared(
         )
     _check_languages(shards["train"])
     if processes.rank == 0:
-        _tell_unseen(shards)
+        _warn_unseen(shards)
     _check_known(shards["validation"])
     plan, masked = config.optimisation, text.mask_probability
     static = bool(plan.compile) or processes.device.type == "cuda"  # compiled once, recorded once
-    return Prepared(
+    return PreparedText(
         tokenizer=tokenizer,
         training=MlmBatches(
             shards["train"],
@@ -102,17 +102,17 @@ def prepared(
 
 
 def _check_languages(shards: Shards) -> None:
-    """A language in a file of one document would be held out as a whole, and nothing of it be learned."""
+    """Raise if all of a language is held out, as happens to a file of one document."""
     missing = [name for name, of in shards.index["languages"].items() if of["rows"] and name not in shards.languages]
     if missing:
         raise ValueError(
-            f"validation: expected text of every language to train on, got none of {', '.join(missing)}, all held out: "
-            f"whole documents are. Put blank lines between documents, or lower it with --set text.validation=SHARE."
+            f"validation: all text of {', '.join(missing)} is held out, because whole documents are. Put blank lines "
+            f"between documents, or lower the share with --set text.validation=SHARE."
         )
 
 
-def _tell_unseen(shards: dict[str, Shards]) -> None:
-    """Of a language with few documents none may be held out, and the evaluation says nothing of it."""
+def _warn_unseen(shards: dict[str, Shards]) -> None:
+    """Warn of languages of which nothing is held out, so that the evaluation says nothing about them."""
     unseen = sorted(set(shards["train"].languages) - set(shards["validation"].languages))
     if unseen:
         warnings.warn(
@@ -123,17 +123,17 @@ def _tell_unseen(shards: dict[str, Shards]) -> None:
 
 
 def _check_known(shards: Shards) -> None:
-    """A model of mostly [UNK] would learn to say [UNK], and name masked words well by that."""
+    """Raise if most tokens are unknown: a model would learn to predict [UNK], and score well by that."""
     tokens = shards.batch(range(min(len(shards), CHECKED_ROWS)))
     unknown = (tokens == shards.specials["unk"]).sum() / (tokens != shards.specials["pad"]).sum()
     if unknown > UNKNOWN:
         raise ValueError(
-            f"text: expected a tokenizer that knows it, got one to which {unknown:.0%} of its tokens are unknown. "
-            "Pass a larger --set text.vocab_size=SIZE, or another --tokenizer."
+            f"text: {unknown:.0%} of its tokens are unknown to the tokenizer. Train a larger one with "
+            f"--set text.vocab_size=SIZE, or give another --tokenizer."
         )
 
 
-def _loaded(source: str) -> Any:
+def _load_tokenizer(source: str) -> Any:
     try:
         return AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError) as error:
@@ -143,7 +143,7 @@ def _loaded(source: str) -> Any:
 
 
 def _make(text: Text, folder: Path, *, show: bool, continues: bool) -> None:
-    """Tokenizer and shards, unless they are there; interrupted, it goes on."""
+    """Make tokenizer and shards, unless they exist; after an interruption it continues."""
     own = {name: value for name, value in settings(text).items() if name not in NOT_IN_DATA}
     index = folder / "shards" / "index.json"
     if continues and has_settings(folder, own) and index.exists():
@@ -161,7 +161,7 @@ def _make(text: Text, folder: Path, *, show: bool, continues: bool) -> None:
                 corpora, text.trained_kind, text.vocab_size, folder / "tokenizer", smoothing=text.smoothing
             )
         else:
-            tokenizer = _loaded(text.tokenizer)
+            tokenizer = _load_tokenizer(text.tokenizer)
             with atomic_path(folder / "tokenizer") as temporary:
                 tokenizer.save_pretrained(temporary)
         build_shards(
@@ -183,7 +183,7 @@ def fingerprints(text: Text) -> list[Any]:
 
 
 def _corpus(source: str, text: Text) -> Corpus:
-    """The corpus of SOURCE or LANGUAGE=SOURCE."""
+    """Open the corpus of SOURCE or LANGUAGE=SOURCE."""
     language = LANGUAGE.match(source)
     return open_corpus(
         without_language(source),
@@ -193,8 +193,8 @@ def _corpus(source: str, text: Text) -> Corpus:
     )
 
 
-def _there(path: Path) -> Path:
-    """The path, checked: transformers would look for a missing folder on the Hub."""
+def _existing(path: Path) -> Path:
+    """Return a folder that exists: transformers would look for a missing one on the Hub."""
     if not path.is_dir():
         raise FileNotFoundError(
             f"data: expected a folder with tokenizer/ and shards/, such as data/ of a finished run, got {path.parent}."
@@ -203,7 +203,7 @@ def _there(path: Path) -> Path:
 
 
 def _with_lengths(batch: Batch) -> Batch:
-    """Padding as lengths, for which attention has faster paths on every device."""
+    """Replace the attention mask by lengths, for which attention has faster paths on every device."""
     if "attention_mask" in batch:
         batch["lengths"] = batch.pop("attention_mask").sum(1)
     return batch

@@ -1,8 +1,8 @@
-"""One process or many: which device each has, how they agree, and how a model is spread over them.
+"""One process or many: the device of each, communication between them, and models distributed over them.
 
-accelerate finds out how the processes were started (torchrun, accelerate launch, MPI, or not at all) and connects them.
-Its `Accelerator` is left out: precision is a setting of the whole process there, which a second run could not change,
-and its FSDP is silently off between CPU processes.
+accelerate detects how the processes were started (torchrun, accelerate launch, MPI, or not at all) and connects them.
+Its `Accelerator` is not used: there, precision is a setting of the whole process, which a second run could not change,
+and FSDP is silently off between CPU processes.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from headway.bench.tasks.training.objective import Objective
 from headway.bench.tasks.training.run_folder import RunFolder, RunStopped
 
 T = TypeVar("T")
-ANSWER = timedelta(minutes=10)  # how long processes wait for one another in a step
-WORK = timedelta(days=30)  # how long they wait for what only the main process does; one that dies is noticed at once
+STEP_TIMEOUT = timedelta(minutes=10)  # how long processes wait for one another in a step
+MAIN_TIMEOUT = timedelta(days=30)  # how long they wait for the main process; if it dies, that is noticed at once
 
 
 class Processes:
-    """All processes of a run, seen from one of them: the main one has rank 0."""
+    """All processes of a run, as one of them sees them; the main process has rank 0."""
 
     def __init__(self, *, cpu: bool = False) -> None:
         cpu = cpu or not torch.cuda.is_available() or parse_flag_from_env("ACCELERATE_USE_CPU")
-        state = PartialState(cpu=cpu, timeout=ANSWER)  # the first one decides for the whole process
+        state = PartialState(cpu=cpu, timeout=STEP_TIMEOUT)  # the first one decides for the whole process
         self.rank, self.world = state.process_index, state.num_processes
         self.device = state.device
         if self.world == 1:
@@ -43,10 +43,10 @@ class Processes:
         elif cpu != (state.device.type == "cpu"):
             raise ValueError(f"cpu: expected the same choice in all runs of a process, got {cpu} after {state.device}.")
         self.main = self.rank == 0
-        self._control = dist.new_group(backend="gloo", timeout=WORK) if self.world > 1 else None
+        self._control = dist.new_group(backend="gloo", timeout=MAIN_TIMEOUT) if self.world > 1 else None
 
     def on_main(self, work: Callable[[], T]) -> T:
-        """Do something in the main process only; all get what it returns, and all stop if it fails."""
+        """Call `work` in the main process only; all processes return its result, and all stop if it fails."""
         if self._control is None:
             return work()
         error: Exception | None = None
@@ -64,11 +64,11 @@ class Processes:
         return answer[0]  # type: ignore[return-value]
 
     def to_device(self, value: Tensor) -> Tensor:
-        """On this process's device; from pinned memory without waiting."""
+        """Copy a tensor to this process's device, from pinned memory without waiting."""
         return value.to(self.device, non_blocking=True)
 
     def sum(self, value: Tensor) -> Tensor:
-        """The sum over all processes."""
+        """Return the sum of a tensor over all processes."""
         if self.world > 1:
             value = value.clone()
             dist.all_reduce(value)
@@ -76,24 +76,23 @@ class Processes:
 
     @contextmanager
     def explain_lost_processes(self, hint: Callable[[], str]) -> Iterator[None]:
-        """Say in plain words that another process died or does not answer; `hint` tells what is left of the run."""
+        """Raise `RunStopped` if another process died or hangs; `hint` says from where the run can continue."""
         try:
             yield
         except RuntimeError as error:
             if self.world == 1 or isinstance(error, RunStopped) or not _is_of_communication(error):
                 raise
             raise RunStopped(
-                f"process {self.rank}: expected all {self.world} processes to answer, got: "
-                f"{str(error).split('. ')[0]}. Another process died or hangs; its own messages say why. {hint()} "
-                f"Start all processes again with --resume."
+                f"process {self.rank} of {self.world}: another process died or hangs, and its own messages say why "
+                f"({str(error).split('. ')[0]}). {hint()} Start all processes again with --resume."
             ) from error
 
 
 def distribute(module: Objective, processes: Processes, *, fsdp: bool) -> nn.Module:
-    """The module on this process's device, its gradients averaged over all processes.
+    """Move a module to this process's device, and average its gradients over all processes.
 
-    With `fsdp`, parameters, gradients and the optimizer's state are cut into shares, one for each process (FSDP2).
-    Make the optimizer after this.
+    With `fsdp`, parameters, gradients and the optimizer's state are sharded, one shard for each process (FSDP2). Make
+    the optimizer afterwards.
     """
     module.to(processes.device)
     if fsdp:
@@ -111,7 +110,7 @@ def distribute(module: Objective, processes: Processes, *, fsdp: bool) -> nn.Mod
 
 
 def gradient_sync(module: nn.Module, *, last: bool) -> AbstractContextManager[object]:
-    """For one of several parts of a batch: gradients are exchanged in the last one only."""
+    """Return a context for one of several parts of a batch, in the last of which alone gradients are exchanged."""
     if isinstance(module, FSDPModule):
         module.set_requires_gradient_sync(last)
     elif isinstance(module, DistributedDataParallel) and not last:
@@ -128,7 +127,7 @@ def _is_of_communication(error: RuntimeError) -> bool:
 def begin_run(
     folder: RunFolder, config: Mapping[str, Any], processes: Processes, *, resume: bool, free: Collection[str]
 ) -> Iterator[bool]:
-    """Begin the run of a configuration, or go on with it; yields whether it is finished. See `RunFolder.open`."""
+    """Lock a run's folder, begin or resume its run, and yield whether it is finished. See `RunFolder.open`."""
     with ExitStack() as stack, processes.explain_lost_processes(lambda: last_checkpoint_hint(folder.checkpoints)):
 
         def begin() -> bool:

@@ -1,4 +1,4 @@
-"""What a run says while it goes: a line of JSON a time, a bar or lines on the terminal, curves for TensorBoard."""
+"""The progress of a run: lines of JSON in a file, a bar or lines on the terminal, curves for TensorBoard."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ SHOWN = {
 
 
 class Journal:
-    """Used by the main process only, as a context.
+    """Reports the progress of a run; a context for the main process.
 
     Args:
-        folder: its log.jsonl gets one line of JSON for each `log`.
-        steps: of the whole run.
-        start: steps taken before; what was logged after them is forgotten.
-        show: a bar on a terminal, a line for each `log` elsewhere, both on standard error.
+        folder: folder of the run, whose log.jsonl gets a line of JSON for each `log`.
+        steps: number of steps of the whole run.
+        start: number of steps taken before; later lines of the log are removed.
+        show: show a bar on a terminal and a line for each `log` elsewhere, on standard error.
         tensorboard: also write curves to the folder's tensorboard/.
     """
 
@@ -68,11 +68,12 @@ class Journal:
         self._file.close()
 
     def step(self, done: int) -> None:
+        """Move the bar to so many steps."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done)
 
     def log(self, entry: dict[str, Any]) -> None:
-        """`entry` has "step", the steps taken, and numbers by name."""
+        """Log numbers by name; "step" is the number of steps taken."""
         with explain_disk_errors(self._folder.log_file, lambda: last_checkpoint_hint(self._folder.checkpoints)):
             self._file.write(json.dumps(entry, allow_nan=False) + "\n")
             self._file.flush()
@@ -90,7 +91,7 @@ class Journal:
                     self._writer.add_scalar(name, value, step)
 
     def sync(self) -> None:
-        """Make sure that what was logged is on the disk."""
+        """Make sure that the log is on the disk."""
         os.fsync(self._file.fileno())
 
 
@@ -105,13 +106,13 @@ def _tensorboard(folder: Path, start: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise ImportError("tensorboard: expected the package, got none. pip install 'headway[tensorboard]'.") from error
-    return SummaryWriter(str(folder), purge_step=start + 1)  # of attempts before, what was after it
+        raise ImportError("The package tensorboard is not installed: pip install 'headway[tensorboard]'.") from error
+    return SummaryWriter(str(folder), purge_step=start + 1)  # drops later points of earlier attempts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """The mean loss since the last reset, the last gradient norm, and the first step with one that is not finite."""
+    """The mean loss since the last reset, the last gradient norm, and the first step where either was not finite."""
 
     loss: float
     gradient_norm: float
@@ -119,7 +120,11 @@ class Reading:
 
 
 class Meter:
-    """Sums over the steps since the last reset; `total` and `steps` can be saved and given back."""
+    """Loss and gradient norm since the last reset, kept on the device so that no step waits for the host.
+
+    Args:
+        total, steps: state that `saved` returned.
+    """
 
     def __init__(self, processes: Processes, *, total: float = 0.0, steps: int = 0) -> None:
         self.processes = processes
@@ -129,7 +134,7 @@ class Meter:
         self._broken = torch.full((), math.inf, dtype=torch.float64, device=processes.device)
 
     def add(self, step: int, loss: Tensor, norm: Tensor) -> None:
-        """One step, counted from 0: this process's loss, whose mean over processes is the step's, and the norm."""
+        """Add a step, counted from 0: this process's loss, whose mean over processes is the step's, and the norm."""
         self.steps += 1
         self._total += loss
         self._norm = norm
@@ -137,20 +142,21 @@ class Meter:
         self._broken = torch.where(finite, self._broken, self._broken.clamp(max=step))
 
     def read(self) -> Reading:
-        """What all processes saw. All of them must ask; this is where the host waits for the device."""
+        """Return the values over all processes, which must all call this. The host waits for the device here."""
         total, norm = torch.stack([self._mean(), self._norm.double()]).tolist()
         return Reading(loss=total / max(1, self.steps), gradient_norm=norm, broken_step=self.broken_step())
 
     def broken_step(self) -> int | None:
-        """The first step, counted from 0, whose loss or gradients were not finite."""
+        """Return the first step, counted from 0, whose loss or gradients were not finite."""
         step = self._broken.item()
         return None if math.isinf(step) else int(step)
 
     def saved(self) -> dict[str, Any]:
-        """What the constructor wants to have back. All processes must ask."""
+        """Return the state for the constructor. All processes must call this."""
         return {"total": self._mean().item(), "steps": self.steps}
 
     def reset(self) -> None:
+        """Begin a new mean."""
         self.steps = 0
         self._total.zero_()
 

@@ -1,4 +1,4 @@
-"""What is trained: a model with its loss, so that what leaves a compiled module is a number and not all scores."""
+"""A model with its loss as one module, so that a compiled module returns a number and not all scores."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ Batch = dict[str, Tensor]
 class Objective(nn.Module):
     """A model with its loss, a sum over items divided by a count.
 
-    The count is given, so that a batch in parts, over several processes, has the gradient of the whole.
+    The count is given, so that parts of a batch, in several processes, add up to the gradient of the whole batch.
     """
 
-    layers: nn.ModuleList  # of the model; FSDP shards them one by one
+    layers: nn.ModuleList  # layers of the model, which FSDP shards one by one
 
     def count(self, batch: Batch) -> Tensor:
-        """How many items the loss of a batch is a sum over."""
+        """Return the number of items that the loss of a batch is a sum over."""
         raise NotImplementedError
 
     def forward(self, batch: Batch, count: Tensor) -> Tensor:
-        """In training the sum of losses over `count`; else what an evaluation adds up."""
+        """Return the sum of losses divided by `count` in training, else the numbers that an evaluation adds up."""
         raise NotImplementedError
 
 
 class MaskedWords(Objective):
-    """Cross-entropy of the masked words; in evaluation also how many of them were named, of how many: (3,)."""
+    """Cross-entropy of masked words; in evaluation (3,): its sum, the words predicted right, and all masked words."""
 
     def __init__(self, model: EncoderForMaskedLM) -> None:
         super().__init__()
@@ -47,5 +47,5 @@ class MaskedWords(Objective):
         loss: Tensor = output.loss
         if self.training:
             return loss
-        named = (output.logits.argmax(-1) == batch["labels"]).sum()  # no word has the label IGNORED
+        named = (output.logits.argmax(-1) == batch["labels"]).sum()  # IGNORED is no word
         return torch.stack([loss.double(), named.double(), self.count(batch).double()])

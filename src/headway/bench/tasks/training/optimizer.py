@@ -1,4 +1,4 @@
-"""AdamW, which parameters it lets decay, and how fast those of encodings learn."""
+"""AdamW, its groups of parameters, and schedules of the learning rate."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def adamw(
 
 
 def fusible(model: nn.Module) -> bool:
-    """Whether one kernel can update many tensors: in memory of one kind, and whole."""
+    """Return whether the fused optimizer can be used: all tensors on one kind of device, none sharded on a CPU."""
     every = list(model.parameters())
     kinds = {each.device.type for each in every}
     return kinds == {"cuda"} or (kinds == {"cpu"} and not any(isinstance(each, DTensor) for each in every))
 
 
 def set_rate(optimizer: Optimizer, rate: float) -> None:
-    """The learning rate of the next step; the parameters of encodings take `position_rate` times it."""
+    """Set the learning rate of the next step; the parameters of encodings get `position_rate` times as much."""
     for group in optimizer.param_groups:
         own = rate * group.get("times", 1.0)
         if isinstance(group["lr"], torch.Tensor):
@@ -44,20 +44,20 @@ def set_rate(optimizer: Optimizer, rate: float) -> None:
 
 
 def rates_as_tensors(optimizer: Optimizer, device: torch.device) -> None:
-    """Learning rates as tensors, which steps that are replayed read; a number would be recorded with the step."""
+    """Make learning rates tensors, which replayed steps read; a number would be recorded with the step."""
     for group in optimizer.param_groups:
         group["lr"] = torch.zeros((), device=device)
 
 
 def encoding_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
-    """Of positions and segments, wherever they are in the model."""
+    """Yield the parameters of all encodings of positions and segments in a model."""
     for module in model.modules():
         if isinstance(module, Encoding):
             yield from module.parameters()
 
 
 def parameter_groups(model: nn.Module, weight_decay: float, position_rate: float) -> list[dict[str, object]]:
-    """Matrices decay; vectors (biases, LayerNorm) and the parameters of encodings do not.
+    """Group parameters: matrices decay; vectors (biases, LayerNorm) and the parameters of encodings do not.
 
     Paper:    Devlin et al. (2019), App. A.2: weight decay 0.01; their code spares biases and LayerNorm
     Departs:  their code lets the position table decay. No encoding's parameters decay here: decay would pull some
@@ -81,7 +81,7 @@ def parameter_groups(model: nn.Module, weight_decay: float, position_rate: float
 
 
 def linear(step: int, *, steps: int, warmup: float, peak: float) -> float:
-    """Up from 0 to `peak` in a share `warmup` of the steps, then down, to reach 0 after the last one.
+    """Return a rate that rises from 0 to `peak` in a share `warmup` of the steps and falls to 0 after the last one.
 
     Paper:    Devlin et al. (2019), App. A.2, linear decay; Chen et al. (2021b), Table 7, warm-up as a proportion
     Formula:  peak * s / w for s < w, else peak * (n - s) / (n - w), with w = round(warmup * n)
@@ -95,7 +95,7 @@ def linear(step: int, *, steps: int, warmup: float, peak: float) -> float:
 
 
 def inverse_square_root(step: int, *, warmup: int, peak: float) -> float:
-    """Up to `peak` in `warmup` steps, then down with the square root of the steps taken.
+    """Return a rate that rises to `peak` in `warmup` steps and then falls with the square root of the steps taken.
 
     Paper:    Vaswani et al. (2017), Eq. (3), where peak = (d_model * warmup)^-0.5
     Formula:  peak * min((warmup / s)^0.5, s / warmup)

@@ -1,4 +1,4 @@
-"""Data that a run makes before it trains: what they are made of is written down, and what is being done is said."""
+"""Data that a run prepares before it trains, with a record of the settings and sources that they were made from."""
 
 from __future__ import annotations
 
@@ -15,21 +15,18 @@ from headway.storage import read_json, write_json
 
 
 def begin_data(folder: Path, settings: Mapping[str, Any], sources: Sequence[Any]) -> None:
-    """Write down what the data are made of: how, and fingerprints of what is read.
-
-    What an earlier attempt made of something else goes.
-    """
+    """Record how data are made, and fingerprints of their sources; delete data that were made from anything else."""
     wanted = json.loads(json.dumps({**settings, "sources": sources}))
     record = folder / "text.json"
     if folder.exists() and not (record.exists() and read_json(record) == wanted):
-        record.unlink(missing_ok=True)  # first, so that what is left of the rest is never taken for whole
+        record.unlink(missing_ok=True)  # first, so that half-deleted data are never taken for complete
         shutil.rmtree(folder)
     if not record.exists():
         write_json(record, wanted)
 
 
 def has_settings(folder: Path, settings: Mapping[str, Any]) -> bool:
-    """Whether data made in that way are there, of whatever sources."""
+    """Return whether there are data made with these settings, from any sources."""
     record = folder / "text.json"
     if not record.exists():
         return False
@@ -39,13 +36,13 @@ def has_settings(folder: Path, settings: Mapping[str, Any]) -> bool:
 
 
 def sources_changed(folder: Path, sources: Sequence[Any]) -> bool:
-    """Whether what the data were made of is another today. Of what is gone (None) nothing is known; data stay data."""
+    """Return whether sources of the data have changed; a source that no longer exists (None) does not count."""
     record = folder / "text.json"
     return record.exists() and fingerprints_changed(read_json(record)["sources"], sources)
 
 
 def fingerprints_changed(before: Sequence[Any], sources: Sequence[Any]) -> bool:
-    """The same of fingerprints that were written down."""
+    """Return whether any of the recorded fingerprints has changed; one of None does not count."""
     today = json.loads(json.dumps(sources))
     return len(before) != len(today) or any(
         now is not None and now != then for then, now in zip(before, today, strict=True)
@@ -53,7 +50,7 @@ def fingerprints_changed(before: Sequence[Any], sources: Sequence[Any]) -> bool:
 
 
 def fingerprint_if_present(fingerprint: Callable[..., Any], *of: Any) -> Any:
-    """A fingerprint, or None where what it is of does not exist."""
+    """Return a fingerprint, or None if its source does not exist."""
     try:
         return fingerprint(*of)
     except FileNotFoundError:
@@ -62,7 +59,7 @@ def fingerprint_if_present(fingerprint: Callable[..., Any], *of: Any) -> Any:
 
 @contextmanager
 def status_line(show: bool) -> Iterator[Callable[[str], None]]:
-    """A line on the terminal that says what is being done; elsewhere nothing."""
+    """Show a line of status on the terminal, which the yielded function sets; elsewhere show nothing."""
     console = Console(stderr=True)
     if not show or not console.is_terminal:
         yield lambda said: None

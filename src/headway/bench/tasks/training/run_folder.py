@@ -1,4 +1,4 @@
-"""The folder of a run: what it was asked, what it logged, what came out."""
+"""The folder of a run: its configuration, its log, its checkpoints and its result."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 
 class RunStopped(RuntimeError):
-    """A run that cannot go on; the message says why, what is left of it, and what to do."""
+    """A run that cannot continue; the message says why, which checkpoint is left, and what to do."""
 
 
 @contextmanager
 def explain_disk_errors(path: Path, left: Callable[[], str]) -> Iterator[None]:
-    """Say in plain words that the disk is full or broken; `left` tells what is left of the run."""
+    """Raise `RunStopped` if the disk is full or broken; `left` says from where the run can continue."""
     try:
         yield
     except (OSError, SafetensorError) as error:
         if isinstance(error, OSError) and error.errno not in DISK:
             raise
         raise RunStopped(
-            f"{path}: expected to write it, got: {error}. {left()} Make room, then start again with --resume."
+            f"{path} could not be written: {error}. {left()} Make room, then start again with --resume."
         ) from error
 
 
 class RunFolder:
-    """config.json when a run begins, log.jsonl and checkpoints/ as it goes, model/ and result.json when it is done."""
+    """A run's folder: config.json from the beginning, log.jsonl and checkpoints/, at the end model/ and result.json."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -56,7 +56,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes of this machine out of the folder, until the block ends or this process dies."""
+        """Lock the folder against other processes of this machine, until the block or this process ends."""
         import fcntl  # not on Windows
 
         make_folder(self.path)
@@ -65,59 +65,54 @@ class RunFolder:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise RunStopped(
-                    f"out: expected a folder that nobody uses, got {self.path}, where another process is training. "
-                    f"Wait for it, or name another folder."
+                    f"out: another process is training in {self.path}. Wait for it, or name another folder."
                 ) from None
             yield
 
     def open(self, config: Mapping[str, Any], *, resume: bool, free: Collection[str] = ()) -> None:
-        """Begin the run of a configuration here, or go on with it; refuse where the folder holds anything else.
+        """Begin the run of a configuration here, or resume it; raise if the folder holds anything else.
 
-        A run that stopped before its first checkpoint may be begun anew, with another configuration too.
+        A run that stopped before its first checkpoint may begin again, also with another configuration.
 
         Args:
-            free: names in the configuration that may differ from attempt to attempt.
+            free: names of settings that a resumed run may change.
         """
         if self.config_file.is_file() and resume:
             self._check_same(config, free)
         elif self.config_file.is_file() and self._holds_work():
             raise FileExistsError(
-                f"out: expected a new folder, got {self.path}, which holds a "
-                f"{'finished' if self.finished else 'stopped'} run. Add --resume (resume=True) to "
-                f"{'read its result' if self.finished else 'go on with it'}, or name another folder."
+                f"out: {self.path} holds a {'finished' if self.finished else 'stopped'} run. Add --resume "
+                f"(resume=True) to {'read its result' if self.finished else 'go on with it'}, or name another folder."
             )
         elif not self.config_file.is_file() and any(self.path.glob("[!.]*")):
-            raise FileExistsError(
-                f"out: expected a new folder or one of a run, got {self.path}, which holds other files. "
-                f"Name another folder."
-            )
+            raise FileExistsError(f"out: {self.path} holds files that are not a run's. Name another folder.")
         remove_leftovers(self.path)
         remove_leftovers(self.checkpoints)
-        if not resume and self.runs.exists():  # of an attempt that got no further than their configurations
+        if not resume and self.runs.exists():  # left by an attempt that got no further than their configurations
             shutil.rmtree(self.runs)
         if not self.finished:
             before = read_json(self.config_file) if resume and self.config_file.is_file() else {}
             write_json(self.config_file, {**before, "config": config, "environment": environment()})
 
     def check_data(self, data: str, source: str | Path) -> None:
-        """Write down which data the run has; refuse where it began with others.
+        """Record which data the run has; raise if it began with other data.
 
-        A run from before this was written down goes on with what is there.
+        A run from before this was recorded continues with the data that are there.
 
         Args:
-            data: what tells them from others.
-            source: where they are, for people.
+            data: fingerprint of the data.
+            source: where they are, for the message.
         """
         record = read_json(self.config_file)
         if self._holds_work() and record.get("data", data) != data:
             raise ValueError(
-                f"resume: expected the data that {self.path} began with, got others in {source}: they have changed "
-                f"since. Put the old ones back, or name another folder (--out) to begin anew."
+                f"resume: {self.path} began with other data than {source} has now. Put the old data back, or name "
+                f"another folder (--out) to begin anew."
             )
         write_json(self.config_file, {**record, "data": data})
 
     def _holds_work(self) -> bool:
-        """Whether there is more than what a run has before its first checkpoint."""
+        """Return whether there is more than what a run has before its first checkpoint."""
         begun = {"config.json", "log.jsonl", "tensorboard", "data", "checkpoints", "runs"}
         others = {path.name for path in self.path.glob("[!.]*")} - begun
         return (
@@ -133,17 +128,17 @@ class RunFolder:
         ]
         if changed:
             raise ValueError(
-                f"resume: expected the configuration that {self.path} began with, got another: {'; '.join(changed)}. "
-                f"Resume with the old values, or name another folder."
+                f"resume: {self.path} began with another configuration: {'; '.join(changed)}. Resume with the old "
+                f"values, or name another folder."
             )
 
     def logged(self, name: str) -> list[float]:
-        """All values of a name in the log, in order."""
+        """Return all values of a name in the log, in order."""
         entries = map(json.loads, self.log_file.read_text(encoding="utf-8").splitlines())
         return [entry[name] for entry in entries if name in entry]
 
     def rewind_log(self, step: int) -> None:
-        """Forget what was logged after a step, and what a killed process left half written at the end."""
+        """Remove lines of the log after a step, and a line at the end that a killed process left incomplete."""
         if not self.log_file.is_file():
             return
         kept = []
@@ -159,7 +154,7 @@ class RunFolder:
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one: {"data": {"length": 128}} is {"data.length": 128}."""
+    """Flatten nested mappings: {"data": {"length": 128}} becomes {"data.length": 128}."""
     result: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping) and value:

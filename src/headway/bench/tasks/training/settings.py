@@ -1,4 +1,4 @@
-"""How a training goes: its steps and their sizes, and how often it reports and saves."""
+"""Settings that trainings share: steps, optimizer, intervals between logs and checkpoints, choice of a model."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Optimisation(Steps):
         return f"Compute it in more parts, with {more}; a run can be resumed with that."
 
     def parts(self, processes: int) -> int:
-        """In how many equal parts a batch is computed, over all processes."""
+        """Return the number of equal parts in which a batch is computed, over all processes."""
         parts = processes * self.accumulate
         if self.batch % parts:
             raise ValueError(
@@ -108,15 +108,15 @@ class Optimisation(Steps):
             )
         return parts
 
-    def mine(self, rank: int, processes: int) -> range:
-        """Which of these parts a process computes."""
+    def own_parts(self, rank: int, processes: int) -> range:
+        """Return the numbers of the parts that a process computes."""
         self.parts(processes)
         return range(rank * self.accumulate, (rank + 1) * self.accumulate)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Intervals:
-    """After how many steps a run logs, evaluates and saves (it does all three at the end), and what it keeps.
+    """Number of steps between logs, evaluations and checkpoints, which a run also writes at its end.
 
     Args:
         log: number of steps between lines of the log.
@@ -136,13 +136,13 @@ class Intervals:
 
 
 def check_changes(changes: Mapping[str, Any], chosen: Iterable[str], length: int) -> None:
-    """Raise where changes of a model's configuration are what a run chooses otherwise, or leave its text no room."""
+    """Raise if changes of a model's configuration set what a run chooses otherwise, or leave no room for its text."""
     for name in chosen:
         if name in changes:
-            raise ValueError(f"{name}: expected it in the choice of the model, not among other settings (--set).")
+            raise ValueError(f"{name}: it is chosen by --{name}, not among the changes of the model (model.changes).")
     if "vocab_size" in changes:
         raise ValueError(
-            f"vocab_size: expected none, for the tokenizer has as many words as it has, got {changes['vocab_size']!r}. "
+            f"vocab_size: it is that of the tokenizer, got {changes['vocab_size']!r} among the changes of the model. "
             f"Give the size of a tokenizer to train by --set text.vocab_size."
         )
     room = changes.get("max_position_embeddings", length)

@@ -136,7 +136,7 @@ def _train(
         NextWords(model),
         parts=data.training.parts,
         evaluate=evaluate,
-        plan=config.optimisation,
+        optimisation=config.optimisation,
         intervals=config.intervals,
         tokens=data.training.tokens_per_step,
         seed=config.seed,
