@@ -16,7 +16,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from headway.bench.report.figures import LOOK, SIGN, bare
+from headway.bench.report.figures import LOOK, SIGN, without_grid
 from headway.encodings import encoding
 
 PATTERNS = ("previous word", "near words", "first word")
@@ -89,7 +89,7 @@ def drawn(scores: Tensor, titles: list[str]) -> bytes:
         figure = Figure(figsize=(8.4, 2.9), layout="constrained")
         limit = float(patterns().abs().max())
         for axes, head, title in zip(figure.subplots(1, len(titles)), scores, titles, strict=True):
-            image = bare(axes).imshow(head, cmap=SIGN, vmin=-limit, vmax=limit, interpolation="nearest")
+            image = without_grid(axes).imshow(head, cmap=SIGN, vmin=-limit, vmax=limit, interpolation="nearest")
             axes.set(title=title, xlabel="key j", ylabel="query i")
         figure.colorbar(image, ax=figure.axes, shrink=0.85, label="score")
         file = io.BytesIO()
