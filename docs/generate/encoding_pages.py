@@ -1,4 +1,4 @@
-"""A page per encoding, made from its class: docstring, options, parameters, committed costs, picture, citation."""
+"""Make a page for each encoding from its class: docstring, options, parameters, committed costs, picture, citation."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from headway.encodings.overview import Overview, overview
 
 SIZES = {"num_layers": 12, "num_heads": 12, "head_dim": 64, "max_length": 512}  # BERT-base
 METHODS = {"input": "embed", "queries and keys": "rotate", "scores": "bias", "values": "value_bias"}
-COLUMN = 10  # where the text of fields stands in docstrings
+COLUMN = 10  # where the text of a docstring's fields begins
 FIELD = re.compile(r"^(\w+): +(.*)$")
 
 
 def fields(doc: str) -> tuple[str, dict[str, str], str]:
-    """The summary, the fields and the remarks of a docstring."""
+    """Split a docstring into its summary, fields and remarks."""
     summary, *rest = inspect.cleandoc(doc).split("\n\n")
     found: dict[str, list[str]] = {}
     for line in rest[0].splitlines():
@@ -43,18 +43,18 @@ def index_page() -> str:
     lines += [
         "",
         "Parameters are those of BERT-base: 12 layers of 12 heads × 64, 512 positions, default options. The last "
-        "columns say which part (R²) of three patterns an encoding makes, when everything that it learns is fitted to "
-        f"them in one layer, with heads {HEAD_DIM} wide, that reads one word {LENGTH} times, so that only position "
-        "tells its tokens apart:",
+        "columns show what an encoding can express. One layer reads the same word "
+        f"{LENGTH} times, so that its tokens differ in position alone, and all its parameters are fitted to three "
+        f"patterns of scores. R² is the share of a pattern's variance that they reach (heads are {HEAD_DIM} wide):",
         "",
         "![Three patterns of scores](patterns.svg)",
         "",
-        "An encoding of offsets cannot point at the first word; one whose rank is below the length cannot draw a sharp "
-        "diagonal; a fixed one has its own pattern. These are limits of one layer; words and further layers add to it. "
-        f"Fitted by {STEPS} steps of Adam when this page was built; every page shows its fit.",
+        "An encoding of offsets cannot point at the first word. One whose rank is below the length cannot express a "
+        "sharp diagonal. A fixed one has the pattern that it has. These are limits of one layer; words and further "
+        f"layers add to it. The fits take {STEPS} steps of Adam when this site is built; each page shows its own.",
         "",
-        "`sharing` (none, head or layer) and `segments` (none, input or per-head) combine with every name, and names "
-        "with each other: `learned+tisa`. `headway list` prints the parameters for other sizes.",
+        "`sharing` (none, head or layer), `segments` (none, input or per-head) and `segment_sharing` combine with all "
+        "names, and names with each other: `learned+tisa`. `headway list` prints the parameters for other sizes.",
     ]
     return "\n".join(lines)
 
@@ -75,10 +75,9 @@ def encoding_page(name: str) -> str:
         acts(row),
         "## Parameters",
         parameters(name, told["Yields"]),
-        "## What it can say",
+        "## What it can express",
         f"![Scores of three heads of {name}]({name}.svg)",
-        f"One layer that reads one word {LENGTH} times, all that it can learn fitted to three patterns "
-        "([what they are](index.md)).",
+        f"Scores of one layer that reads the same word {LENGTH} times, fitted to three patterns ([how](index.md)).",
         "## Cost",
         cost_section(name),
         "## Use",
@@ -92,7 +91,7 @@ def encoding_page(name: str) -> str:
 
 
 def prose(text: str) -> str:
-    """Docstring text as Markdown: joined lines, nothing read as markup but `code`."""
+    """Turn docstring text into Markdown: join its lines, and escape all markup but `code`."""
     return re.sub(r"([*_\[\]<])(?![^`]*`(?:[^`]*`[^`]*`)*[^`]*$)", r"\\\1", " ".join(text.split()))
 
 

@@ -62,7 +62,7 @@ def site(tmp_path_factory) -> Path:
 def test_every_encoding_has_a_page(site):
     for name, kind in ENCODINGS.items():
         page = (site / "encodings" / f"{name}.html").read_text()
-        for part in ("Formula", "Where it acts", "Parameters", "What it can say", "Cost", "Paper"):
+        for part in ("Formula", "Where it acts", "Parameters", "What it can express", "Cost", "Paper"):
             assert f">{part}<" in page, f"{name}: {part}"
         assert kind.__name__ in page
         assert (site / "encodings" / f"{name}.svg").read_text().rstrip().endswith("</svg>")
