@@ -139,7 +139,8 @@ def test_the_equation_as_written_is_an_option_of_the_fit(bert, tmp_path):
     profile = diagonals(position_scores(read(load_model(str(bert))), 0, formula="equation"))
     want = [head[2].r2_matrix for head in fit_tisa(profile, kernels=(2,))]
     assert found["fits"]["2"]["r2_matrix"][0] == pytest.approx(want, abs=1e-3)
-    assert "as it is written" in (out / "report.html").read_text()
+    page = (out / "report.html").read_text()
+    assert "as it is written" in page and "own norms, biases" not in page
     assert "--formula equation" in json.loads((out / "config.json").read_text())["command"]
     assert "formula was equation and is None" in run(bert, "--out", out, "--kernels", "2", status=2)
     assert "expected one of model, equation" in run(bert, "--out", out / "x", "--formula", "paper", status=2)

@@ -129,7 +129,7 @@ def _of_model(plan: Plan, row: Row) -> list[Planned]:
     config: dict[str, Any] = {"model": row.model, "change": {}}
     if (found := weights_hash(row.model)) is not None:
         config["weights"] = found
-    first = Job(kind="convert", config=config, label=f"read {row.name}", weights=8.5e7)
+    first = Job(kind="convert", config=config, label=f"read {row.name}", weights=_weights_of_folder(row.model))
     planned = [Planned(job=first, row=row.name), *_tuned(plan, row, first, plan.seeds[0], "")]
     if plan.analyse:
         analysis = Job(
@@ -140,6 +140,12 @@ def _of_model(plan: Plan, row: Row) -> list[Planned]:
         )
         planned.append(Planned(job=analysis, row=row.name))
     return planned
+
+
+def _weights_of_folder(model: str) -> float:
+    """Return the number of parameters in a folder; of a name on the Hub, which is not read yet, that of BERT-base."""
+    sizes = [path.stat().st_size for path in Path(model).glob("model*.safetensors")]
+    return sum(sizes) / 4 if sizes else 8.5e7
 
 
 def _conversion(original: str, row: Row, start: str) -> Job:

@@ -62,6 +62,8 @@ def test_models_are_asked_of_this_plan_alone():
         find_plan("glue", "paper", models=("bert-base-uncased",))
     with pytest.raises(ValueError, match="got an empty text"):
         find_plan("tisa-models", models=(" , ",))
+    with pytest.raises(FileNotFoundError, match="got /nowhere/at-all, which is no folder"):
+        find_plan("tisa-models", models=("/nowhere/at-all",))
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +111,11 @@ def test_folders_and_checkpoints_are_read_analysed_and_shown(folders, tmp_path):
     assert [row.name for row in plan.rows] == [f"{folders.name}/bert", *(f"checkpoints/{step.name}" for step in steps)]
     assert plan.rows[2].version_of == plan.rows[1].name
     planned = jobs(plan)
+    own = next(each.job for each in planned if each.job.kind == "convert")
+    parameters = sum(
+        p.numel() for p in transformers.AutoModelForMaskedLM.from_pretrained(folders / "bert").parameters()
+    )
+    assert own.weights == pytest.approx(parameters, rel=0.1)  # by which the time of fine-tuning is estimated
     assert all("weights" in each.job.config for each in planned if each.job.kind == "convert")
     results, finished = {}, []
     for each in planned:

@@ -104,10 +104,18 @@ def _versions(models: str) -> list[Row]:
     names = [name.strip() for name in models.split(",") if name.strip()]
     if not names:
         raise ValueError("models: expected folders or names on the Hub, got an empty text.")
+    for name in names:
+        if name.startswith(("/", ".", "~")) and not Path(name).expanduser().is_dir():
+            raise FileNotFoundError(f"models: expected a folder, or a name on the Hub, got {name}, which is no folder.")
     return [
-        Row(name=name, encoding=ENCODING, model=name, version_of=names[at - 1] if at else "")
+        Row(name=name, encoding=ENCODING, model=_expand(name), version_of=names[at - 1] if at else "")
         for at, name in enumerate(names)
     ]
+
+
+def _expand(name: str) -> str:
+    """Return the path of a folder with ~ written out; other names as they are."""
+    return str(Path(name).expanduser()) if Path(name).expanduser().is_dir() else name
 
 
 def _checkpoints() -> tuple[Row, ...]:
@@ -124,7 +132,10 @@ def _checkpoints() -> tuple[Row, ...]:
 
 def _with_short_names(rows: tuple[Row, ...]) -> tuple[Row, ...]:
     """Name rows by the ends of their models' paths, as far as these differ."""
-    short = {row.name: "/".join(Path(row.name).parts[-2:]) if row.model else row.name for row in rows}
+    short = {
+        row.name: "/".join(part for part in Path(row.name).parts[-2:] if part != "/") if row.model else row.name
+        for row in rows
+    }
     if len(set(short.values())) < len(short):
         short = {name: name for name in short}
     return tuple(
