@@ -79,7 +79,7 @@ def test_a_changed_configuration_is_refused_by_the_names_of_what_changed(folder)
         "text": {"length": 128, "corpus": ("builtin", "a.txt")},
         "model": {"options": {"rank": 8}},
     }
-    with pytest.raises(ValueError, match="resume: .* began with another configuration") as caught:
+    with pytest.raises(ValueError, match=r"resume: .* began with another configuration") as caught:
         folder.open(changed, resume=True)
     message = str(caught.value)
     assert "seed was 0 and is 3" in message
