@@ -195,7 +195,7 @@ def test_the_command_from_a_text_file_to_a_model(tmp_path, monkeypatch):
     [
         (("--recipe", "papre"), "recipe: expected one of quick, small, paper"),
         (("--encoding", "dite"), "encoding: expected one of"),
-        (("--encoding", "tisa:rank=3"), "tisa: no option rank"),
+        (("--encoding", "tisa:rank=3"), "options: tisa has kernels"),
         (("--steps", "0"), "steps: expected a whole number of at least 1"),
         (("--corpus", "missing.txt"), "missing.txt"),
         (("--encoding", "tisa:kernels=abc"), "kernels: expected int, got 'abc'"),

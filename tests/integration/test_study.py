@@ -232,7 +232,7 @@ def test_a_full_disk_is_told_before_anything_begins(tmp_path, monkeypatch):
     monkeypatch.setattr("headway.bench.study.study.free_bytes", lambda path: 1000)
     stopped = call("study", "parameters", "--out", tmp_path / "out", "--cpu")
     assert stopped.exit_code == 1
-    assert "GB free for the jobs" in stopped.stderr
+    assert "Make room, or name another --store" in stopped.stderr
 
 
 ALBERT_PLAN = textwrap.dedent(
