@@ -189,7 +189,7 @@ def test_a_last_update_that_breaks_the_weights_stops_the_run(tmp_path, data):
     """Whose search for translations finds NaN."""
     config = tiny(data, steps=1, learning_rate=1e30, warmup=1)
     config = replace(config, data=replace(config.data, translated=4))
-    with pytest.raises(RunStopped, match=r"evaluation: after step 1, scores: the model gave NaN.*no checkpoint"):
+    with pytest.raises(RunStopped, match=r"evaluation after step 1: scores: the model gave NaN.*no checkpoint"):
         train(config, tmp_path / "run")
 
 
