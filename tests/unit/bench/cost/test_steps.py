@@ -20,7 +20,7 @@ from headway.bench.cost.steps import (
     TimedModel,
     locked_compiled_graphs,
 )
-from headway.models import EncoderForMaskedLM, frame, preset
+from headway.models import EncoderForMaskedLM, context, preset
 
 MEBI = 2**20
 
@@ -73,7 +73,7 @@ def timed_model(row, modes):
 
 
 def test_a_broken_path_is_seen_before_it_is_timed(monkeypatch):
-    monkeypatch.setattr(frame, "self_attention", lambda qkv, **given: self_attention(qkv, **{**given, "bias": None}))
+    monkeypatch.setattr(context, "self_attention", lambda qkv, **given: self_attention(qkv, **{**given, "bias": None}))
     errors = timed_model("diet-rel", ("inference",)).prepare().parity
     assert errors["output"] > 1 and errors["inference"] > 1
 
