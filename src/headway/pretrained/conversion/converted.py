@@ -38,7 +38,9 @@ class PositionBias(PreTrainedModel):  # type: ignore[misc]
 
     def __init__(self, config: Any, layers: int) -> None:
         super().__init__(config)
-        self.encoding = Conversion.of(config).build(config, layers)
+        conversion = Conversion.of(config)
+        self.encoding = conversion.build(config, layers)
+        self.meets_keys = conversion.meets_keys
         self.post_init()
 
     @torch.no_grad()
@@ -148,7 +150,7 @@ def _pass_bias_on(base: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> C
         return args, kwargs
     state = PassState(
         encoding=base.position_bias.encoding,
-        meets_keys=Conversion.of(base.config).meets_keys,
+        meets_keys=base.position_bias.meets_keys,
         with_weights=bool(kwargs.get("output_attentions", base.config.output_attentions)),
     )
     return args, {**kwargs, ARGUMENT: state}
