@@ -96,7 +96,7 @@ def test_an_error_that_cannot_be_sent_is_sent_as_text(worker):
 
 
 def test_a_worker_that_dies_says_how(worker):
-    with pytest.raises(WorkerDied, match=r"its process was killed by signal 9, perhaps for lack of memory") as caught:
+    with pytest.raises(WorkerDied, match=r"its process ended \(killed by signal 9, perhaps for lack of memory\)") as caught:
         ask(worker, "die")
     assert caught.value.status == -signal.SIGKILL
     with pytest.raises(WorkerDied):
@@ -104,7 +104,7 @@ def test_a_worker_that_dies_says_how(worker):
 
 
 def test_an_exit_code_is_told(worker):
-    with pytest.raises(WorkerDied, match=r"its process ended with exit code 3"):
+    with pytest.raises(WorkerDied, match=r"its process ended \(exit code 3\)"):
         ask(worker, "exit", 3)
 
 
