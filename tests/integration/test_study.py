@@ -247,15 +247,14 @@ ALBERT_PLAN = textwrap.dedent(
 
     def plan(size, data):
         tuning = builtin_finetuning(TASK, rate=1e-3, epochs=1, limit=64)
-        kernels = {"kernels": 1}
         return Plan(
             name="converted",
             size=size,
             title="TISA in an ALBERT",
             rows=(
                 Row(name="as it is", encoding="learned"),
-                Row(name="beside", encoding="learned+tisa", options=kernels),
-                Row(name="alone", encoding="tisa", options=kernels),
+                Row(name="beside", encoding="learned+tisa:kernels=1"),
+                Row(name="alone", encoding="tisa:kernels=1"),
                 Row(name="neither", encoding="none"),
             ),
             columns=(Column(name="Acceptability", source="finetune", task=TASK),),
