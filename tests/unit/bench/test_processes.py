@@ -96,7 +96,7 @@ def test_an_error_that_cannot_be_sent_is_sent_as_text(worker):
 
 
 def test_a_worker_that_dies_says_how(worker):
-    with pytest.raises(WorkerDied, match=r"its process ended \(killed by signal 9, perhaps for lack of memory\)") as caught:
+    with pytest.raises(WorkerDied, match=r"its process ended \(killed by signal 9, perhaps for lack") as caught:
         ask(worker, "die")
     assert caught.value.status == -signal.SIGKILL
     with pytest.raises(WorkerDied):
