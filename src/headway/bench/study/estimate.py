@@ -33,7 +33,7 @@ EXAMPLES = 10_000  # of a task whose size is not published
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """What one job takes; `measured` if this store has a finished job of its kind and model."""
+    """Cost of one job; `measured` if this store has a finished job of its kind and model."""
 
     seconds: float
     bytes: float

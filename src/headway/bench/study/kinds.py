@@ -107,7 +107,7 @@ def finetune(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
 
 
 def simple(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
-    """What the most frequent label and a bag of words reach on a task: what a score is worth."""
+    """Score the most frequent label and a bag of words on a task, as baselines for the models."""
     from headway.bench.tasks.finetune import FinetuneConfig
     from headway.bench.tasks.finetune.baselines import baseline_scores
     from headway.bench.tasks.finetune.data import fingerprints
@@ -145,7 +145,7 @@ def translate(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
 
 
 def analyse(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
-    """What the positions of a pretrained model learned; all of it in analysis/, the curves and ranks in the result."""
+    """Analyse a pretrained model; analysis/ has all measures, the result the curves and ranks."""
     from headway.pretrained.analysis import analyze, load_model, load_tokenizer, read
     from headway.storage import environment, write_json
 
@@ -214,7 +214,7 @@ def cost(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
 
 
 def parameters(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
-    """How many parameters a model has, counted as the DIET paper does."""
+    """Count the parameters of a model as the DIET paper does."""
     from headway.models.parameters import pretraining_parameters
     from headway.models.presets import preset
 
@@ -242,7 +242,7 @@ KINDS: dict[str, Kind] = {
 
 
 def sources_changed_since(kind: str, config: Config, folder: Path, result: Mapping[str, Any]) -> bool:
-    """Whether a job that is done read files that are others today."""
+    """Return whether a finished job read files that have changed since."""
     from headway.bench.tasks.finetune import FinetuneConfig
     from headway.bench.tasks.finetune.data import fingerprints as of_tasks
     from headway.bench.tasks.pretrain import Text
@@ -282,7 +282,7 @@ def _texts(data: Path, tokenizer: Any, count: int = TEXTS) -> list[str]:
 
 
 def _shown(measures: Any) -> dict[str, Any]:
-    """What the page of a study shows: curves near the diagonal, kinds of heads, ranks on texts."""
+    """Return the part of an analysis that a study's page shows: curves near the diagonal, kinds of heads, ranks."""
     import numpy as np
 
     from headway.pretrained.analysis.measures import to_plain

@@ -43,11 +43,11 @@ class Store:
         return folder
 
     def is_here(self, key: str) -> bool:
-        """Whether the job was done in this store, so that others can read its folder."""
+        """Return whether the job finished in this store, so that other jobs can read its folder."""
         return (self.folder(key) / "result.json").is_file()
 
     def result(self, key: str) -> dict[str, Any] | None:
-        """What the job's result.json says, or what was kept of it, or None where it is not done."""
+        """Return the result of a job, from its result.json or the committed file, or None if it is not done."""
         path = self.folder(key) / "result.json"
         if not path.is_file():
             return self._kept.get(key)
@@ -135,7 +135,7 @@ def read_records(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _records(results: dict[str, Any], folder: Path, target: Path) -> dict[str, Any]:
-    """Of the jobs that are done, by key; of those that were done elsewhere, or are gone, what was kept before."""
+    """Return the records of finished jobs by key, from the store or, where it has none, from earlier records."""
     about = results["study"]
     earlier: dict[str, Any] = read_records(folder / about["kept"]) if about.get("kept") else {}
     for place in (folder, target):

@@ -191,7 +191,7 @@ def _tensors(
 class Masking:
     """Chooses a share of each row's tokens; 80 % become [MASK], 10 % another token at random, 10 % stay.
 
-    Of a row with m tokens that are not special, exactly round(probability * m) are chosen, at least one. So no row has
+    In a row with m tokens that are not special, exactly round(probability * m) are chosen, at least one. So no row has
     more than `predictions` of them, which depends on the length alone: shapes are the same for every batch.
 
     Paper:    Devlin et al. (2019), "BERT", Sec. 3.1, Task #1, and Appendix A.1

@@ -108,7 +108,7 @@ def _only_quick(size: str) -> None:
 
 
 def claims() -> tuple[Claim, ...]:
-    """What the papers say, of each column in which order matters."""
+    """Return the papers' expectations for each column in which word order matters."""
     ordered = [column for column in COLUMNS if column.order or column.source == "pretrain"]
     found = [
         Claim(

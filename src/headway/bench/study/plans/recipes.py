@@ -117,10 +117,10 @@ def corpora(data: str, *, english: bool = False) -> tuple[str, ...]:
 
 
 def languages(data: str) -> tuple[str, ...]:
-    """Of the files of DATA/corpus."""
+    """Return the languages of the files in DATA/corpus."""
     return tuple(dict.fromkeys(named.partition("=")[0] for named in corpora(data)))
 
 
 def source(data: str | None, part: str) -> str:
-    """Where a benchmark's files are: DATA/PART, or the Hub without a folder."""
+    """Return where a benchmark's files are: DATA/PART, or the Hub if there is no folder of data."""
     return "hub" if data is None else str(Path(data) / part)
