@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from headway.bench.report.study.page import study_page
+from headway.bench.report.study.report import read_results
+from headway.storage import write_json
 
 pytestmark = pytest.mark.browser
 
@@ -16,7 +18,9 @@ SPACE, ENTER, RIGHT = "\ue00d", "\ue007", "\ue014"
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    return study_page(made["study_results"](), tmp_path_factory.mktemp("study") / "report.html")
+    folder = tmp_path_factory.mktemp("study")
+    write_json(folder / "results.json", made["study_results"]())
+    return study_page(read_results(folder), folder / "report.html")
 
 
 def rows(browser):
