@@ -15,7 +15,7 @@ from headway.cli.settings import Changes
 from headway.pretrained import fusing
 from headway.pretrained.fusing.check import Check, FuseConfig, load, run
 
-SHOWN = ("MODEL=model", "length", "batch", "rounds", "device", "revision", "seed")
+SHOWN = ("MODEL=model", "length", "batch", "padding", "rounds", "device", "revision", "seed")
 
 
 @configured(FuseConfig, SHOWN)
@@ -27,13 +27,16 @@ def fuse(
 ) -> None:
     """Say what hw.fuse replaces in a pretrained model, and compare outputs and times with transformers' own.
 
-    The model is loaded in its own precision and gets random tokens, or images, without gradients. Rows take turns, and
-    times are medians. Nothing is written: in a program, `headway.fuse(model)` does the same to a loaded model.
+    The model is loaded in its own precision and gets random tokens, or images, without gradients. The sequences of the
+    batch have several lengths, unless --no-padding is given; outputs are compared where there are tokens. Rows take
+    turns, and times are medians. Nothing is written: in a program, `headway.fuse(model)` does the same to a loaded
+    model.
 
     \b
     Examples:
       headway fuse t5-small --check
       headway fuse microsoft/mpnet-base --length 512 --batch 8
+      headway fuse t5-small --no-padding
     """
     config = given.build(FuseConfig)
     if not check:
@@ -42,7 +45,7 @@ def fuse(
     with Console(stderr=True).status("compare"):
         found = run(config)
     show_parts(found.fusing)
-    show(config, found)
+    show(found)
 
 
 def show_parts(found: fusing.Fusing) -> None:
@@ -53,9 +56,9 @@ def show_parts(found: fusing.Fusing) -> None:
         typer.echo(f"{count} left to transformers: {why}")
 
 
-def show(config: FuseConfig, found: Check) -> None:
+def show(found: Check) -> None:
     """Print the table of times and differences."""
-    table = Table(box=SIMPLE_HEAD, title=f"{config.batch} x {config.length}, inference")
+    table = Table(box=SIMPLE_HEAD, title=f"{found.what}, inference")
     table.add_column("attention")
     table.add_column("ms", justify="right")
     table.add_column("greatest difference", justify="right")

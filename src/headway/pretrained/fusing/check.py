@@ -7,7 +7,7 @@ import statistics
 import time
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import transformers
@@ -24,8 +24,9 @@ class FuseConfig:
 
     Args:
         model: a folder of transformers, or a name on the Hub.
-        length: tokens of each sequence.
+        length: tokens of the longest sequence.
         batch: sequences.
+        padding: give the sequences several lengths; without it all have `length` tokens.
         rounds: timed calls of each row, which take turns.
         device: "auto" takes a GPU if there is one.
         revision: branch, tag or commit of a model on the Hub.
@@ -35,6 +36,7 @@ class FuseConfig:
     model: str
     length: int = 128
     batch: int = 4
+    padding: bool = True
     rounds: int = ROUNDS
     device: str = "auto"
     revision: str | None = None
@@ -44,6 +46,19 @@ class FuseConfig:
         for name in ("length", "batch", "rounds"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}.")
+
+
+class Inputs(NamedTuple):
+    """What a model is given, and where its outputs are compared."""
+
+    arguments: dict[str, Tensor]
+    keep: Tensor | None  # boolean (B, L), True for the tokens whose outputs are compared; None compares all outputs
+    what: str  # how much it is, for people
+
+    def outputs(self, model: Any) -> Tensor:
+        """Run a model and return the outputs that are compared."""
+        found: Tensor = model(**self.arguments).last_hidden_state
+        return found if self.keep is None else found[self.keep]
 
 
 @dataclass(frozen=True)
@@ -63,6 +78,7 @@ class Check:
     rows: list[Row]
     fusing: Fusing
     scale: float  # greatest number of the eager output, beside which differences stand
+    what: str  # what the model was given
 
     @property
     def ratio(self) -> float | None:
@@ -101,33 +117,63 @@ def compare(model: Any, config: FuseConfig) -> Check:
         problems["sdpa"] = str(error).split(". ")[0]
     rows["headway"] = fuse(copy.deepcopy(model))
     with torch.inference_mode():
-        outputs = {name: each(**inputs).last_hidden_state for name, each in rows.items()}  # warms up too
+        outputs = {name: inputs.outputs(each) for name, each in rows.items()}  # warms up too
         times: dict[str, list[float]] = {name: [] for name in rows}
         for _ in range(config.rounds):
             for name, each in rows.items():
-                times[name].append(_seconds(each, inputs))
+                times[name].append(_seconds(each, inputs.arguments))
     eager = outputs["eager"]
     measured = [Row(name, statistics.median(times[name]), float((outputs[name] - eager).abs().max())) for name in rows]
     absent = [Row(name, None, None, problem) for name, problem in problems.items()]
-    return Check(measured + absent, fused(rows["headway"]), float(eager.abs().max()))
+    return Check(measured + absent, fused(rows["headway"]), float(eager.abs().max()), inputs.what)
 
 
-def random_inputs(model: Any, config: FuseConfig) -> dict[str, Tensor]:
-    """Return random tokens, or random images for a model of images."""
-    draw = torch.Generator().manual_seed(config.seed)
-    if model.main_input_name == "pixel_values":
-        size = model.config.image_size
-        height, width = (size, size) if isinstance(size, int) else size
-        images = torch.randn(config.batch, model.config.num_channels, height, width, generator=draw)
-        return {"pixel_values": images.to(model.device, model.dtype)}
-    if model.main_input_name != "input_ids":
+def random_inputs(model: Any, config: FuseConfig) -> Inputs:
+    """Return random inputs of the kind that a model takes first."""
+    if model.main_input_name not in INPUTS:
         raise NotImplementedError(
-            f"model: expected one of text or images, got one of {model.main_input_name}. Leave --check out."
+            f"model: its main input is {model.main_input_name}, and --check can make {', '.join(INPUTS)} alone. "
+            f"Use --no-check."
         )
+    return INPUTS[model.main_input_name](model, config, torch.Generator().manual_seed(config.seed))
+
+
+def random_text(model: Any, config: FuseConfig, draw: torch.Generator) -> Inputs:
+    """Return random tokens; with padding, sequences from a quarter of the length to the whole, padded on the right."""
     words = model.get_input_embeddings().num_embeddings
-    ids = torch.randint(min(5, words - 1), words, (config.batch, config.length), generator=draw).to(model.device)
-    more = {"decoder_input_ids": ids} if "decoder_input_ids" in signature(model.forward).parameters else {}
-    return {"input_ids": ids, **more}
+    ids = torch.randint(min(5, words - 1), words, (config.batch, config.length), generator=draw)
+    keep = random_padding(config, draw)
+    taken = signature(model.forward).parameters
+    arguments = {"input_ids": ids, "attention_mask": keep.long()}
+    if "decoder_input_ids" in taken:
+        arguments["decoder_input_ids"] = ids
+    if "bbox" in taken:  # places of the words on a page, from 0 to 1: left, top, right, bottom
+        corners = torch.rand(config.batch, config.length, 2, 2, generator=draw).sort(2).values
+        arguments["bbox"] = corners.flatten(2)
+    return Inputs(
+        {name: each.to(model.device) for name, each in arguments.items()},
+        None if "decoder_input_ids" in taken else keep.to(model.device),
+        f"{config.batch} x {config.length}, {int(keep.sum())} tokens",
+    )
+
+
+def random_padding(config: FuseConfig, draw: torch.Generator) -> Tensor:  # boolean (B, L), True = no padding
+    """Return which positions of a batch are no padding; the first sequence has the whole length."""
+    lengths = torch.full((config.batch,), config.length)
+    if config.padding:
+        lengths[1:] = torch.randint(-(-config.length // 4), config.length + 1, (config.batch - 1,), generator=draw)
+    return torch.arange(config.length) < lengths[:, None]
+
+
+def random_images(model: Any, config: FuseConfig, draw: torch.Generator) -> Inputs:
+    """Return random images of the model's size, which have no padding."""
+    size = model.config.image_size
+    height, width = (size, size) if isinstance(size, int) else size
+    images = torch.randn(config.batch, model.config.num_channels, height, width, generator=draw)
+    return Inputs({"pixel_values": images.to(model.device, model.dtype)}, None, f"{config.batch} images")
+
+
+INPUTS = {"input_ids": random_text, "pixel_values": random_images}  # a model's main input -> what makes it
 
 
 def _seconds(model: Any, inputs: dict[str, Tensor]) -> float:

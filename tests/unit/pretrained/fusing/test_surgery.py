@@ -214,34 +214,3 @@ def test_the_code_of_the_docs_runs():
     page = (Path(__file__).parents[4] / "docs" / "fuse.md").read_text()
     code = re.search(r"```python\n(.*?)```", page, re.DOTALL)
     exec(code[1], {})
-
-
-@pytest.mark.parametrize("name", ["t5-encoder", "bert", "bloom", "swin"])
-def test_the_command_compares_and_prints_within_80_columns(name, tmp_path):
-    from typer.testing import CliRunner
-
-    from headway.cli import app
-
-    tiny_model(name).float().save_pretrained(tmp_path)
-    asked = ["fuse", str(tmp_path), "--check", "--length", "12", "--batch", "2", "--rounds", "1", "--device", "cpu"]
-    done = CliRunner().invoke(app, asked)
-    assert done.exit_code == 0, done.output
-    assert "times as fast as the best of transformers" in done.stdout
-    assert f"{len(hw.fused(hw.fuse(tiny_model(name))).replaced)} x " in done.stdout
-    assert not [line for line in done.stdout.splitlines() if len(line) > 80]
-    for word in ("eager", "headway"):
-        row = next(line.split() for line in done.stdout.splitlines() if line.split()[:1] == [word])
-        assert float(row[-1]) < 1e-3
-
-
-def test_the_command_refuses_with_the_reason(tmp_path):
-    from typer.testing import CliRunner
-
-    from headway.cli import app
-
-    transformers.GPT2Model(
-        transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=20, bos_token_id=1, eos_token_id=1)
-    ).save_pretrained(tmp_path)
-    done = CliRunner().invoke(app, ["fuse", str(tmp_path), "--no-check"])
-    assert done.exit_code == 2
-    assert "got 'gpt2'" in " ".join(done.output.split())
