@@ -24,7 +24,7 @@ class FuseConfig:
 
     Args:
         model: a folder of transformers, or a name on the Hub.
-        length: tokens of the longest sequence.
+        length: tokens, or frames of speech, of the longest sequence.
         batch: sequences.
         padding: give the sequences several lengths; without it all have `length` tokens.
         rounds: timed calls of each row, which take turns.
@@ -99,7 +99,8 @@ def load(config: FuseConfig, **asked: Any) -> Any:
     saved = transformers.AutoConfig.from_pretrained(config.model, revision=config.revision)
     name = (saved.architectures or [""])[0]
     kind: Any = getattr(transformers, name) if name.endswith("EncoderModel") else transformers.AutoModel
-    return kind.from_pretrained(config.model, revision=config.revision, **asked)
+    model = kind.from_pretrained(config.model, revision=config.revision, **asked)
+    return getattr(model, "speech_encoder", model)  # of SeamlessM4T, the part that has a bias
 
 
 def compare(model: Any, config: FuseConfig) -> Check:
@@ -173,7 +174,37 @@ def random_images(model: Any, config: FuseConfig, draw: torch.Generator) -> Inpu
     return Inputs({"pixel_values": images.to(model.device, model.dtype)}, None, f"{config.batch} images")
 
 
-INPUTS = {"input_ids": random_text, "pixel_values": random_images}  # a model's main input -> what makes it
+def random_waveforms(model: Any, config: FuseConfig, draw: torch.Generator) -> Inputs:
+    """Return random waveforms of which the model's convolutions make `length` frames."""
+    keep = random_padding(config, draw)
+    samples = keep.sum(1)
+    for kernel, stride in reversed(list(zip(model.config.conv_kernel, model.config.conv_stride, strict=True))):
+        samples = (samples - 1) * stride + kernel
+    waves = torch.randn(config.batch, int(samples.max()), generator=draw).to(model.device, model.dtype)
+    mask = (torch.arange(waves.shape[1]) < samples[:, None]).long()
+    return _speech(model, {"input_values": waves, "attention_mask": mask.to(model.device)}, keep)
+
+
+def random_features(model: Any, config: FuseConfig, draw: torch.Generator) -> Inputs:
+    """Return random features of speech, of which the model makes `length` frames."""
+    width = model.config.feature_projection_input_dim
+    keep = random_padding(config, draw)
+    features = torch.randn(config.batch, config.length, width, generator=draw).to(model.device, model.dtype)
+    return _speech(model, {"input_features": features, "attention_mask": keep.long().to(model.device)}, keep)
+
+
+def _speech(model: Any, arguments: dict[str, Tensor], keep: Tensor) -> Inputs:
+    shorter = getattr(model.config, "add_adapter", False)  # an adapter makes one frame of several
+    what = f"{keep.shape[0]} x {keep.shape[1]}, {int(keep.sum())} frames"
+    return Inputs(arguments, None if shorter else keep.to(model.device), what)
+
+
+INPUTS = {  # a model's main input -> what makes it
+    "input_ids": random_text,
+    "pixel_values": random_images,
+    "input_values": random_waveforms,
+    "input_features": random_features,
+}
 
 
 def _seconds(model: Any, inputs: dict[str, Tensor]) -> float:

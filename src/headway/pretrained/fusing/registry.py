@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.pretrained.fusing.families import alibi, encoders, mpnet, t5, vision
+from headway.pretrained.fusing.families import alibi, conformers, encoders, mpnet, t5, vision
 from headway.pretrained.fusing.family import Family, Fused
 
-_FILES = (t5, mpnet, alibi, encoders, vision)
+_FILES = (t5, mpnet, alibi, conformers, encoders, vision)
 FAMILIES: dict[str, Family] = {model: family for file in _FILES for family in file.FAMILIES for model in family.models}
 
 _RELATIVE = "its scores are products of queries or keys with a table of offsets, which no structure of headway has yet"
@@ -17,10 +17,6 @@ REFUSED: dict[str, str] = {
     "sew-d": _RELATIVE,
     "xlnet": _RELATIVE,
     "funnel": _RELATIVE,
-    "wav2vec2-conformer": _RELATIVE,
-    "wav2vec2-bert": _RELATIVE,
-    "seamless_m4t": _RELATIVE,
-    "seamless_m4t_v2": _RELATIVE,
     "parakeet_encoder": _RELATIVE,
     "speecht5": _RELATIVE,
     "inkling": _RELATIVE,

