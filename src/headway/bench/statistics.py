@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median, stdev
+from statistics import fmean, median, stdev
 
 LEVEL = 0.05
 
@@ -36,10 +36,8 @@ def ratio(values: Sequence[float], baseline: Sequence[float]) -> Spread:
 
 def student_half_width(differences: Sequence[float]) -> float:
     """Return half the width of Student's 95 % interval of the mean of at least two differences."""
-    from scipy.special import stdtrit
-
     count = len(differences)
-    return float(stdtrit(count - 1, 1 - LEVEL / 2)) * stdev(differences) / math.sqrt(count)
+    return _student(1 - LEVEL / 2, count - 1) * stdev(differences) / math.sqrt(count)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,6 +144,58 @@ def holm(values: Sequence[float]) -> list[float]:
         highest = max(highest, min(1.0, (len(values) - rank) * values[at]))
         adjusted[at] = highest
     return adjusted
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interval:
+    """The difference of two means, with half the width of an interval that holds together with all others."""
+
+    difference: float
+    half_width: float
+
+
+def pooled_deviation(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
+    """Return the standard deviation within groups, pooled over them, and its degrees of freedom."""
+    degrees = sum(len(group) - 1 for group in groups if group)
+    if degrees < 1:
+        raise ValueError("groups: expected one with several values, got single values. Add a seed.")
+    squares = sum((value - fmean(group)) ** 2 for group in groups if group for value in group)
+    return math.sqrt(squares / degrees), degrees
+
+
+def simultaneous_intervals(
+    rows: Mapping[str, Sequence[float]], baseline: Sequence[float], level: float = LEVEL
+) -> dict[str, Interval]:
+    """Return each row's mean minus the baseline's, with intervals that all hold together at 1 - `level`.
+
+    Formula:  mean(row) - mean(baseline) +- t s sqrt(1 / n + 1 / m)
+    Symbols:  n, m -> number of values of row and baseline; s -> deviation within rows and baseline, pooled;
+              t -> Student's quantile at 1 - level / (2 rows), with the degrees of freedom of s (Bonferroni)
+    """
+    deviation, degrees = pooled_deviation([*rows.values(), baseline])
+    quantile = _student(1 - level / (2 * max(1, len(rows))), degrees)
+    return {
+        name: Interval(
+            difference=fmean(values) - fmean(baseline),
+            half_width=quantile * deviation * math.sqrt(1 / len(values) + 1 / len(baseline)),
+        )
+        for name, values in rows.items()
+    }
+
+
+def least_difference(
+    deviation: float, degrees: int, seeds: int, comparisons: int, *, level: float = LEVEL, power: float = 0.8
+) -> float:
+    """Return the true difference that such an interval of two rows with `seeds` values each shows to be above 0 with
+    probability `power`, about."""
+    quantiles = _student(1 - level / (2 * comparisons), degrees) + _student(power, degrees)
+    return quantiles * deviation * math.sqrt(2 / seeds)
+
+
+def _student(probability: float, degrees: int) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, probability))
 
 
 def pairs_needed(tests: int, level: float = LEVEL) -> int:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import random
 from itertools import product
 
 import numpy as np
 import pytest
-from scipy.stats import sem, t, wilcoxon
+from scipy.stats import sem, t, ttest_ind, wilcoxon
 
 from headway.bench.statistics import (
     Spread,
     Summary,
     compare,
     holm,
+    least_difference,
     pairs_needed,
+    pooled_deviation,
     ratio,
     sign_flip,
+    simultaneous_intervals,
     spread,
     student_half_width,
 )
@@ -115,3 +119,39 @@ def test_students_interval_is_scipys():
     values = [1.0, 2.0, 4.0, 3.5]
     low, high = t.interval(0.95, len(values) - 1, loc=np.mean(values), scale=sem(values))
     assert student_half_width(values) == pytest.approx((high - low) / 2)
+
+
+def test_one_row_has_the_interval_of_the_test_of_two_samples():
+    row, baseline = [3.1, 3.3, 3.2, 3.15], [3.4, 3.35, 3.5]
+    found = simultaneous_intervals({"row": row}, baseline)["row"]
+    low, high = ttest_ind(row, baseline).confidence_interval(0.95)
+    assert found.difference - found.half_width == pytest.approx(low)
+    assert found.difference + found.half_width == pytest.approx(high)
+
+
+def test_more_rows_widen_the_intervals_and_share_their_deviation():
+    rows = {"a": [1.0, 1.2], "b": [2.0, 2.4, 2.2]}
+    baseline = [0.0, 0.1]
+    deviation, degrees = pooled_deviation([*rows.values(), baseline])
+    assert degrees == 4
+    assert deviation == pytest.approx(((0.02 + 0.08 + 0.005) / 4) ** 0.5)
+    quantile = t.ppf(1 - 0.05 / 4, 4)
+    found = simultaneous_intervals(rows, baseline)
+    assert found["b"].half_width == pytest.approx(quantile * deviation * (1 / 3 + 1 / 2) ** 0.5)
+    assert found["b"].difference == pytest.approx(2.2 - 0.05)
+    with pytest.raises(ValueError, match="Add a seed"):
+        simultaneous_intervals({"a": [1.0]}, [2.0])
+
+
+def test_the_intervals_hold_together_and_the_least_difference_is_found_four_times_in_five():
+    rng = random.Random(0)
+    rows, seeds, times = 6, 4, 2000
+    effect = least_difference(1.0, (rows + 1) * (seeds - 1), seeds, rows)
+    covered = seen = 0
+    for _ in range(times):
+        groups = [[rng.gauss(0.0, 1.0) for _ in range(seeds)] for _ in range(rows + 1)]
+        found = simultaneous_intervals({str(at): group for at, group in enumerate(groups[1:])}, groups[0])
+        covered += all(abs(each.difference) < each.half_width for each in found.values())
+        seen += found["0"].difference + effect > found["0"].half_width
+    assert 0.94 < covered / times < 0.98  # Bonferroni is a bound, and rows share a baseline
+    assert seen / times == pytest.approx(0.8, abs=0.03)
