@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any, TypeVar
 
 from torch import nn
@@ -53,7 +54,7 @@ def fuse(model: M) -> M:
         raise NotImplementedError(f"model: {type(model).__name__} has no attention that can be fused.")
     register()
     for module, replacement in swaps:
-        module.__class__ = replacement
+        _change_class(module, replacement)
     setattr(model, RECORD, _exchange_implementations(model, family.implementation))
     return model
 
@@ -66,7 +67,7 @@ def unfuse(model: M) -> M:
     for module in model.modules():
         if isinstance(module, Fused):
             ancestors = type(module).__mro__
-            module.__class__ = ancestors[ancestors.index(Fused) + 1]
+            _change_class(module, ancestors[ancestors.index(Fused) + 1])
     for name, implementation in before.items():
         part: Any = model.get_submodule(name)
         part.config._attn_implementation = {"": implementation}
@@ -89,8 +90,9 @@ def fused(model: nn.Module) -> Fusing:
 def _checked(model: Any) -> Family:
     if not isinstance(model, PreTrainedModel):
         raise TypeError(
-            f"model: expected a transformers model, got {type(model).__name__}. Of a wrapped one "
-            f"(sentence-transformers, PEFT, DDP, torch.compile) fuse the model inside; a single layer cannot be fused."
+            f"model: expected a transformers model, got {type(model).__name__}. Fuse the model inside a wrapper: "
+            f"get_base_model() of PEFT, [0].auto_model of sentence-transformers, .module of DDP, the model that was "
+            f"given to torch.compile. A single layer cannot be fused."
         )
     for name, module in model.named_modules():
         if isinstance(module, Fused) or getattr(module, RECORD, None) is not None:
@@ -114,11 +116,31 @@ def _swaps(model: nn.Module, family: Family) -> list[tuple[nn.Module, type]]:
                 continue
             reason: str | None = f"it is a {type(module).__name__}, not transformers' {original.__name__}"
             if type(module) is original:
-                reason = part.why_not(module)
+                reason = part.why_not(module) or _why_not_forward(module)
             if reason is not None:
                 raise NotImplementedError(f"model: {name} cannot be fused: {reason}. The model is unchanged.")
             swaps.append((module, fused_class(original, part)))
     return swaps
+
+
+def _held_forward(module: nn.Module) -> list[str]:
+    """Return which attributes of a module hold the forward method of its class, as accelerate's hooks do."""
+    held = {name: vars(module).get(name) for name in ("forward", "_old_forward")}
+    return [name for name, method in held.items() if getattr(method, "__func__", None) is type(module).forward]
+
+
+def _why_not_forward(module: nn.Module) -> str | None:
+    if "forward" not in vars(module) or _held_forward(module):
+        return None
+    return "its forward method is not its class's own; somebody replaced it on this module"
+
+
+def _change_class(module: nn.Module, kind: type) -> None:
+    """Give a module another class; a hook that holds its forward method gets that of the new class."""
+    held = _held_forward(module)
+    module.__class__ = kind
+    for name in held:
+        setattr(module, name, MethodType(kind.forward, module))  # type: ignore[attr-defined]
 
 
 def _names(model: nn.Module, family: Family, classes: dict[str, Any]) -> dict[str, Any]:
