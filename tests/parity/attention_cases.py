@@ -30,6 +30,11 @@ def param(*shape):
     return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
 
 
+def products(m, n, vectors, table, of_keys=False):
+    """Products with rows in any order, of which some offsets have none."""
+    return hw.RelativeProducts(vectors, table, ids(7, m + n - 1) - 1, of_keys)
+
+
 # kind -> a function of (B, H, Lq, Lk, D, Dv) that gives (bias, value_bias)
 SCORES = {
     "dense": lambda b, h, m, n, d, dv: hw.Dense(param(b, h, m, n)),
@@ -43,6 +48,8 @@ SCORES = {
     "relative keys": lambda b, h, m, n, d, dv: hw.RelativeKeys(param(h, 5, d), q_start=2),
     "one relative key": lambda b, h, m, n, d, dv: hw.RelativeKeys(param(1, 1, d)),
     "far relative keys": lambda b, h, m, n, d, dv: hw.RelativeKeys(param(1, 61, d), q_start=9),
+    "products of queries": lambda b, h, m, n, d, dv: products(m, n, param(b, h, m, 2), param(h, 6, 2)),
+    "products of keys": lambda b, h, m, n, d, dv: products(m, n, param(b, 1, n, 2), param(h, 6, 2), of_keys=True),
     "edges": lambda b, h, m, n, d, dv: hw.EdgeKeys(param(h, 5, d), ids(5, b, m, n)),
     "shared edges": lambda b, h, m, n, d, dv: hw.EdgeKeys(param(1, 5, d), ids(5, 1, m, n)),
 }
@@ -63,6 +70,10 @@ KINDS |= {name: lambda *sizes, make=make: (make(*sizes), None) for name, make in
 KINDS |= {name: lambda *sizes, make=make: (None, make(*sizes)) for name, make in VALUES.items()}
 KINDS["sum"] = lambda *sizes: (total(SCORES, "toeplitz", "segments", "low rank, half shared")(*sizes), None)
 KINDS["sum that meets q"] = lambda *sizes: (total(SCORES, "edges", "toeplitz", "relative keys")(*sizes), None)
+KINDS["products of both sides"] = lambda *sizes: (
+    total(SCORES, "products of queries", "toeplitz", "products of keys")(*sizes),
+    None,
+)
 KINDS["scores and values"] = lambda *sizes: (
     total(SCORES, "relative keys", "shared dense", "toeplitz of each sequence")(*sizes),
     total(VALUES, "relative values", "shared edge values")(*sizes),

@@ -4,7 +4,16 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from headway.bias import Dense, EdgeKeys, LowRank, RelativeKeys, RelativeValues, SegmentTable, Toeplitz
+from headway.bias import (
+    Dense,
+    EdgeKeys,
+    LowRank,
+    RelativeKeys,
+    RelativeProducts,
+    RelativeValues,
+    SegmentTable,
+    Toeplitz,
+)
 from headway.encodings import ENCODINGS
 from headway.models import EncoderConfig, EncoderForMaskedLM, EncoderModel
 from headway.models.local import local_attention
@@ -28,6 +37,7 @@ BIASES = {
     "toeplitz of each sequence": lambda: Toeplitz(random(B, 1, 2 * L - 1), L),
     "relative keys": lambda: RelativeKeys(random(H, 5, D), 0, L, L),
     "toeplitz and relative keys": lambda: Toeplitz(random(1, 1, 2 * L - 1), L) + RelativeKeys(random(1, 3, D), 0, L, L),
+    "products of keys": lambda: RelativeProducts.clipped(random(B, H, L, 2), random(H, 4, 2), L, L, 2, of_keys=True),
     "low rank": lambda: LowRank(random(1, H, L, 3), random(1, H, L, 3, seed=2)),
     "segments": lambda: SegmentTable(random(H, 2, 2), IDS, IDS),
     "dense": lambda: Dense(random(B, H, L, L)),

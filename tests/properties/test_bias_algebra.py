@@ -12,6 +12,7 @@ from headway.bias import (
     EdgeValues,
     LowRank,
     RelativeKeys,
+    RelativeProducts,
     RelativeValues,
     SegmentTable,
     Toeplitz,
@@ -28,6 +29,11 @@ def rand(*shape):
     return torch.randn(*shape, dtype=torch.float64)
 
 
+def products(batch, heads, m, n, of_keys=False):
+    rows = torch.randint(-1, 4, (m + n - 1,))
+    return RelativeProducts(rand(batch, heads, n if of_keys else m, 3), rand(1, 4, 3), rows, of_keys)
+
+
 @st.composite
 def score_biases(draw, m, n):
     batch, heads = draw(sharing)
@@ -38,6 +44,8 @@ def score_biases(draw, m, n):
         "low rank": lambda: LowRank(rand(1, heads, m, 2), rand(batch, 1, n, 2)),
         "segments": lambda: SegmentTable(rand(heads, 3, 3), torch.randint(3, (batch, m)), torch.randint(3, (1, n))),
         "relative": lambda: RelativeKeys(rand(heads, 5, D), int(torch.randint(-3, 4, ())), m, n),
+        "products of queries": lambda: products(batch, heads, m, n),
+        "products of keys": lambda: products(batch, heads, m, n, of_keys=True),
         "edges": lambda: EdgeKeys(rand(heads, 4, D), torch.randint(4, (batch, m, n))),
     }
     return make[draw(st.sampled_from(sorted(make)))]()
@@ -128,6 +136,7 @@ def test_what_depends_on_the_offset_is_equal_along_diagonals(data, m, n):
     for dense in (
         Toeplitz(rand(1, H, m + n - 1)).bind(m, n).dense(),
         RelativeKeys(rand(H, rows, D), start, m, n).dense(same),
+        RelativeProducts.of_every_offset(same, rand(H, m + n - 1, D)).dense(),
         RelativeValues(rand(H, rows, D), start, m, n).dense(),
     ):
         assert_close(dense[:, :, 1:, 1:], dense[:, :, :-1, :-1], rtol=0, atol=0)

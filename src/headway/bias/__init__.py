@@ -3,6 +3,7 @@
 from headway.bias.base import Bias, Structured, ValueBias
 from headway.bias.dense import Dense
 from headway.bias.low_rank import LowRank
+from headway.bias.products import RelativeProducts
 from headway.bias.relative import EdgeKeys, EdgeValues, RelativeKeys, RelativeValues
 from headway.bias.segment import SegmentTable
 from headway.bias.sums import Sum, ValueSum
@@ -15,6 +16,7 @@ __all__ = [
     "EdgeValues",
     "LowRank",
     "RelativeKeys",
+    "RelativeProducts",
     "RelativeValues",
     "SegmentTable",
     "Structured",

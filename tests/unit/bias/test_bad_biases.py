@@ -9,6 +9,7 @@ from headway.bias import (
     EdgeValues,
     LowRank,
     RelativeKeys,
+    RelativeProducts,
     RelativeValues,
     SegmentTable,
     Toeplitz,
@@ -17,6 +18,7 @@ from headway.bias import (
 F = torch.randn
 IDS = torch.zeros(1, 4, dtype=torch.long)
 LABELS = torch.zeros(1, 4, 4, dtype=torch.long)
+ROWS = torch.zeros(7, dtype=torch.long)
 META = {"device": "meta"}
 
 WRONG_VALUE = {
@@ -42,6 +44,18 @@ WRONG_VALUE = {
     ),
     "keys rank": (lambda: RelativeKeys(F(3, 4)), r"RelativeKeys.table: expected 3 axes \(H\|1, 2K\+1, D\), got 2"),
     "values rank": (lambda: RelativeValues(F(3, 4)), r"RelativeValues.table: expected 3 axes .*got 2"),
+    "vectors rank": (
+        lambda: RelativeProducts(F(3, 4, 2), F(3, 5, 2), ROWS),
+        r"RelativeProducts.vectors: expected 4 axes \(B\|1, H\|1, L, W\), got 3",
+    ),
+    "offset vectors rank": (
+        lambda: RelativeProducts(F(1, 3, 4, 2), F(5, 2), ROWS),
+        r"RelativeProducts.offset_vectors: expected 3 axes \(H\|1, N, W\), got 2",
+    ),
+    "rows rank": (
+        lambda: RelativeProducts(F(1, 3, 4, 2), F(3, 5, 2), ROWS[None]),
+        r"RelativeProducts.rows: expected 1 axes \(Lq\+Lk-1\), got 2",
+    ),
     "edge keys rank": (lambda: EdgeKeys(F(3, 4), LABELS), r"EdgeKeys.table: expected 3 axes \(H\|1, N, D\), got 2"),
     "edge values rank": (lambda: EdgeValues(F(3, 4), LABELS), r"EdgeValues.table: expected 3 axes .*got 2"),
     "labels rank": (
@@ -58,6 +72,26 @@ WRONG_VALUE = {
     "empty table": (lambda: RelativeKeys(F(0, 3, 4)), r"RelativeKeys.table: expected no empty axis"),
     "empty labels": (lambda: EdgeValues(F(1, 3, 4), LABELS[:, :0]), r"EdgeValues.labels: expected no empty axis"),
     # sizes
+    "vectors of other widths": (
+        lambda: RelativeProducts(F(1, 3, 4, 2), F(3, 5, 6), ROWS),
+        r"RelativeProducts: expected vectors of one width, got 2 and 6 \(offset_vectors\)",
+    ),
+    "vectors of other heads": (
+        lambda: RelativeProducts(F(1, 3, 4, 2), F(2, 5, 2), ROWS),
+        r"bias: expected equal head sizes or 1, got 3 and 2",
+    ),
+    "fewer rows than queries": (
+        lambda: RelativeProducts(F(1, 3, 8, 2), F(3, 5, 2), ROWS),
+        r"RelativeProducts.rows: .*at least 8 \(the number of vectors\), got 7",
+    ),
+    "too far to the left": (
+        lambda: RelativeProducts.clipped(F(1, 3, 4, 2), F(3, 5, 2), 4, 4, left=5),
+        r"RelativeProducts.clipped: expected left from 0 to 4 .*got 5",
+    ),
+    "clipped keys that are queries": (
+        lambda: RelativeProducts.clipped(F(1, 3, 4, 2), F(3, 5, 2), 4, 6, left=2, of_keys=True),
+        r"bias: expected query length 4 \(from q\), got 6 from RelativeProducts",
+    ),
     "even keys": (
         lambda: RelativeKeys(F(1, 4, 2)),
         r"RelativeKeys.table: expected an odd number of rows, 2K\+1, got 4",
@@ -160,6 +194,14 @@ WRONG_TYPE = {
         lambda: EdgeKeys(F(1, 3, 2), LABELS.float()),
         r"EdgeKeys.labels: expected integer ids, got float32. Convert it with .long",
     ),
+    "float rows": (
+        lambda: RelativeProducts(F(1, 3, 4, 2), F(3, 5, 2), ROWS.float()),
+        r"RelativeProducts.rows: expected integer ids, got float32. Convert it with .long",
+    ),
+    "vectors of two dtypes": (
+        lambda: RelativeProducts(F(1, 3, 4, 2), F(3, 5, 2).double(), ROWS),
+        r"RelativeProducts: expected vectors of one dtype, got torch.float32 and torch.float64 \(offset_vectors\)",
+    ),
     "float value labels": (
         lambda: EdgeValues(F(1, 3, 2), LABELS.double()),
         r"EdgeValues.labels: expected integer ids, got float64",
@@ -210,6 +252,14 @@ def test_ids_out_of_range(make, message, wrong):
     ids[0, 0, 0] = wrong
     with pytest.raises(ValueError, match=rf"{message}.*got {min(wrong, 0)} to {max(wrong, 0)}"):
         make(ids).check_values()
+
+
+@pytest.mark.parametrize("wrong", [-2, 5])
+def test_rows_out_of_range(wrong):
+    rows = ROWS.clone()
+    rows[2] = wrong
+    with pytest.raises(ValueError, match=rf"RelativeProducts.rows: expected -1 \(no vector\) to 4 .*{wrong}"):
+        RelativeProducts(F(1, 3, 4, 2), F(3, 5, 2), rows).check_values()
 
 
 def test_a_sum_that_overflows_is_still_finite():

@@ -1,5 +1,6 @@
 """Every kind of bias keeps the contract, in its shared and in its batch-dependent form."""
 
+import pytest
 import torch
 
 from headway.bias import (
@@ -8,6 +9,7 @@ from headway.bias import (
     EdgeValues,
     LowRank,
     RelativeKeys,
+    RelativeProducts,
     RelativeValues,
     SegmentTable,
     Sum,
@@ -163,6 +165,68 @@ class TestRelativeKeysOfLaterQueries(TestRelativeKeys):
     q_start = 4
 
 
+class TestRelativeProducts(BiasContract):
+    rows, heads, own_heads, own_batch, of_keys = 4, 3, 3, 2, False
+
+    def make(self, dtype, requires_grad):
+        own = self.k_len if self.of_keys else self.q_len
+        vectors = torch.randn(self.own_batch, self.own_heads, own, 5, dtype=dtype, requires_grad=requires_grad)
+        table = torch.randn(self.heads, self.rows, 5, dtype=dtype, requires_grad=requires_grad)
+        rows = torch.randint(-1, self.rows, (self.q_len + self.k_len - 1,))
+        rows[self.q_len - 1] = self.rows - 1  # not only -1, which would be a bias of zeros
+        return RelativeProducts(vectors, table, rows, self.of_keys)
+
+    def by_hand(self, bias, q, i, j, b, h):
+        by_offset = dict(zip(range(-(self.q_len - 1), self.k_len), bias.rows.tolist(), strict=True))
+        vectors = bias.vectors[0 if self.own_batch == 1 else b, 0 if self.own_heads == 1 else h]
+        own = vectors[j if self.of_keys else i].tolist()
+        n = by_offset[j - i]
+        return 0.0 if n == -1 else sum(x * y for x, y in zip(own, vector(bias.offset_vectors, n, h), strict=True))
+
+
+class TestRelativeProductsOfKeys(TestRelativeProducts):
+    of_keys = True
+
+
+class TestRelativeProductsThatHeadsShare(TestRelativeProducts):
+    heads, own_batch, rows = 1, 1, 40
+
+
+class TestRelativeProductsOfVectorsThatHeadsShare(TestRelativeProducts):
+    own_heads, of_keys, rows = 1, True, 1
+
+
+@pytest.mark.parametrize("of_keys", [False, True])
+@pytest.mark.parametrize(("q_len", "k_len", "q_start"), [(5, 7, 0), (2, 9, 7), (6, 3, 0), (1, 1, 0)])
+@pytest.mark.parametrize(("left", "right"), [(0, 0), (2, 1), (0, 3), (9, 12)])
+def test_rows_of_clipped_offsets(left, right, q_len, k_len, q_start, of_keys):
+    vectors = torch.randn(2, 3, k_len if of_keys else q_len, 4)
+    table = torch.randn(3, left + 1 + right, 4)
+    for zero_beyond in (False, True):
+        bias = RelativeProducts.clipped(
+            vectors, table, q_len, k_len, left, q_start=q_start, zero_beyond=zero_beyond, of_keys=of_keys
+        )
+        dense = bias.dense()
+        for i in range(q_len):
+            for j in range(k_len):
+                offset = j - (i + q_start)
+                own = vectors[:, :, j if of_keys else i]
+                expected = (own * table[:, max(-left, min(offset, right)) + left]).sum(-1)
+                if zero_beyond and not -left <= offset <= right:
+                    expected = torch.zeros_like(expected)
+                torch.testing.assert_close(dense[:, :, i, j], expected)
+
+
+def test_rows_of_every_offset():
+    vectors, table = torch.randn(2, 3, 5, 4), torch.randn(3, 11, 4)
+    bias = RelativeProducts.of_every_offset(vectors, table)
+    assert bias.lengths == (5, 7)
+    torch.testing.assert_close(bias.dense()[:, :, 4, 1], (vectors[:, :, 4] * table[:, 1 - 4 + 4]).sum(-1))
+    turned = RelativeProducts.of_every_offset(vectors, table, of_keys=True)
+    assert turned.lengths == (7, 5)
+    torch.testing.assert_close(turned.dense()[:, :, 6, 1], (vectors[:, :, 1] * table[:, 1 - 6 + 6]).sum(-1))
+
+
 class TestEdgeKeys(BiasContract):
     heads, rows = 3, 2
 
@@ -232,7 +296,7 @@ class TestSum(BiasContract):
 
 
 class TestSumThatMeetsTheQuery(TestSum):
-    PARTS = (TestRelativeKeysOfLaterQueries, TestToeplitz, TestEdgeKeys, TestSharedDense)
+    PARTS = (TestRelativeKeysOfLaterQueries, TestRelativeProductsOfKeys, TestToeplitz, TestEdgeKeys, TestSharedDense)
 
 
 class TestValueSum(ValueBiasContract):

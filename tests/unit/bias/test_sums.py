@@ -14,6 +14,7 @@ from headway.bias import (
     EdgeValues,
     LowRank,
     RelativeKeys,
+    RelativeProducts,
     RelativeValues,
     SegmentTable,
     Sum,
@@ -121,6 +122,30 @@ def test_other_relative_tables_stay_apart(kind, rows, width, q_start):
     total = kind(rand(H, 5, D)) + kind(rand(H, rows, width), q_start=q_start)
     assert isinstance(total, Sum | ValueSum)
     assert len(total.terms) == 2
+
+
+def test_products_of_the_same_vectors_and_rows_fold():
+    vectors, rows = rand(B, H, LQ, D), torch.randint(-1, 4, (LQ + LK - 1,))
+    a, b = (RelativeProducts(vectors, rand(heads, 4, D), rows) for heads in (H, 1))
+    total = a + b
+    assert type(total) is RelativeProducts
+    assert total.vectors is vectors
+    assert_close(total.dense(), a.dense() + b.dense())
+
+
+@pytest.mark.parametrize("other", ["vectors", "rows", "count", "side"])
+def test_other_products_stay_apart(other):
+    vectors, rows = rand(B, H, LQ, D), torch.randint(-1, 4, (2 * LQ - 1,))
+    a = RelativeProducts(vectors, rand(H, 4, D), rows)
+    b = RelativeProducts(
+        vectors.clone() if other == "vectors" else vectors,
+        rand(H, 5 if other == "count" else 4, D),
+        rows.clone() if other == "rows" else rows,
+        of_keys=other == "side",
+    )
+    total = a + b
+    assert type(total) is Sum
+    assert_close(total.dense(), a.dense() + b.dense())
 
 
 def test_dense_folds():

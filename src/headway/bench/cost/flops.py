@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from headway.bias import EdgeKeys, EdgeValues, LowRank, RelativeKeys, RelativeValues, Structured
+from headway.bias import EdgeKeys, EdgeValues, LowRank, RelativeKeys, RelativeProducts, RelativeValues, Structured
 from headway.encodings import Encoding, parts_of
 from headway.models import EncoderConfig
 
@@ -107,6 +107,8 @@ def _term_flops(term: Structured, batch: int, heads: int, length: int, keys: int
     """Count the products that add a term to the scores or values; what the batch shares is computed once."""
     if isinstance(term, LowRank):
         return product(term.batch, term.heads, length, term.left.shape[-1], keys)
+    if isinstance(term, RelativeProducts):
+        return product(term.batch, term.heads, *term.vectors.shape[-2:], term.offset_vectors.shape[-2])
     if isinstance(term, RelativeKeys | EdgeKeys | RelativeValues | EdgeValues):
         return product(batch, heads, length, *term.table.shape[-2:])
     return Flops()
