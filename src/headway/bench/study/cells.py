@@ -19,8 +19,8 @@ class Cell:
     """The numbers of a row and a column by seed, in the column's units.
 
     Args:
-        expected: how many numbers there are when all jobs are done.
-        rate: the best learning rate, of fine-tuning.
+        expected: number of values when all jobs are done.
+        rate: the best learning rate, for fine-tuning.
     """
 
     values: Mapping[str, float] = field(default_factory=dict)
@@ -28,9 +28,9 @@ class Cell:
     rate: float | None = None
 
 
-def cell(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
-    """Make a cell of any source but mean."""
-    return FILLED[column.source](plan, row, column, finished)
+def read_cell(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
+    """Read a cell from the results of its row's jobs; `mean_cell` makes those that are means of others."""
+    return READERS[column.source](plan, row, column, finished)
 
 
 def mean_cell(parts: Sequence[Cell]) -> Cell:
@@ -40,10 +40,10 @@ def mean_cell(parts: Sequence[Cell]) -> Cell:
     return Cell(values=values, expected=min(part.expected for part in parts))
 
 
-def _finetuned(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
-    """Take the runs of the best learning rate, which is that with the highest median over seeds.
+def _read_finetuning(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
+    """Read the runs of the best learning rate, which is the one with the highest median over seeds.
 
-    The median is of the number that the column shows if it is measured on dev, else of the score on dev.
+    The median is that of the number which the column shows or, for transfer, of the score on dev.
 
     Paper:  Chen et al. (2021b), Table 2, "the median of the maximum accuracy over all checkpoints among five runs";
             Ke et al. (2021), Sec. 4.1
@@ -74,37 +74,37 @@ def _number(run: Result, where: str) -> float:
     if first == "highest":
         return float(run["highest"][rest[0]][rest[1]])
     if first == "transfer":
-        return fmean(found[rest[1]] for found in run["transfer"][rest[0]].values())
+        return fmean(metrics[rest[1]] for metrics in run["transfer"][rest[0]].values())
     return float(run["metrics"][first][rest[0]])
 
 
-def _of_seeds(kind: str) -> Callable[[Plan, Row, Column, Finished], Cell]:
-    def filled(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
-        test, _, metric = column.value.rpartition("/")  # of a translation, the scores of a test set
+def _reader_by_seed(kind: str) -> Callable[[Plan, Row, Column, Finished], Cell]:
+    def read(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
+        test, _, metric = column.value.rpartition("/")  # translations have scores of each test set
         values = {
             str(planned.seed): column.scale * float(result["scores"][test][metric] if test else result[metric])
             for planned, result in finished
             if planned.job.kind == kind and (not column.task or planned.task == column.task)
         }
-        return Cell(values=values, expected=len(plan.pretrained(row) if kind == "pretrain" else plan.seeds))
+        return Cell(values=values, expected=len(plan.pretraining_seeds(row) if kind == "pretrain" else plan.seeds))
 
-    return filled
+    return read
 
 
-def _at_length(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
-    """The loss at one length; nothing where the encoding has no positions for it."""
-    found = [(each, result["losses"]) for each, result in finished if each.job.kind == "lengths"]
-    missing = any(losses[column.value] is None for _, losses in found)
+def _read_length(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
+    """Read the loss at one length; the cell is empty if the encoding has no positions for it."""
+    measured = [(each, result["losses"]) for each, result in finished if each.job.kind == "lengths"]
+    missing = any(losses[column.value] is None for _, losses in measured)
     values = {
         str(each.seed): column.scale * losses[column.value]
-        for each, losses in found
+        for each, losses in measured
         if losses[column.value] is not None
     }
     return Cell(values=values, expected=0 if missing else len(plan.seeds))
 
 
-def _cost(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
-    """Return time over the baseline's or steps a second, round by round; `value` is MODE[/MODEL[/steps]]."""
+def _read_cost(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
+    """Read the time over the baseline's, or steps a second, round by round; `value` is MODE[/MODEL[/steps]]."""
     mode, model, steps = (*column.value.split("/"), "", "")[:3]
     baseline = str(plan.row(plan.baseline).position)
     values: dict[str, float] = {}
@@ -123,29 +123,29 @@ def _cost(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
     return Cell(values=values, expected=expected)
 
 
-def _parameters(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
+def _read_parameters(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
     for planned, result in finished:
         if planned.job.kind == "parameters":
             return Cell(values={"counted": column.scale * result["millions"][column.value]}, expected=1)
     return Cell(expected=1)
 
 
-def _analysed(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
-    """Read a number of the row's analysis; there is none for a model without a table of positions."""
+def _read_analysis(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
+    """Read a number of the row's analysis; the cell is empty for a model without a table of positions."""
     part, name = ANALYSED[column.value]
     for planned, result in finished:
         if planned.job.kind == "analyse":
-            found = result.get(part)
-            return Cell(values={} if found is None else {"measured": column.scale * found[name]}, expected=1)
+            numbers = result.get(part)
+            return Cell(values={} if numbers is None else {"measured": column.scale * numbers[name]}, expected=1)
     return Cell(expected=1)
 
 
-FILLED: dict[str, Callable[[Plan, Row, Column, Finished], Cell]] = {
-    "finetune": _finetuned,
-    "pretrain": _of_seeds("pretrain"),
-    "lengths": _at_length,
-    "translate": _of_seeds("translate"),
-    "analyse": _analysed,
-    "cost": _cost,
-    "parameters": _parameters,
+READERS: dict[str, Callable[[Plan, Row, Column, Finished], Cell]] = {
+    "finetune": _read_finetuning,
+    "pretrain": _reader_by_seed("pretrain"),
+    "lengths": _read_length,
+    "translate": _reader_by_seed("translate"),
+    "analyse": _read_analysis,
+    "cost": _read_cost,
+    "parameters": _read_parameters,
 }

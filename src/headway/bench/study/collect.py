@@ -10,7 +10,7 @@ from typing import Any
 
 from headway.bench.judge import judge_rows
 from headway.bench.statistics import LEVEL, Summary, compare
-from headway.bench.study.cells import Cell, cell, mean_cell
+from headway.bench.study.cells import Cell, mean_cell, read_cell
 from headway.bench.study.gains import gain_cells, gain_rows
 from headway.bench.study.graph import Planned
 from headway.bench.study.plan import Claim, Column, Plan
@@ -20,7 +20,7 @@ from headway.storage import plain_settings
 Cells = Mapping[tuple[str, str], Cell]  # by the names of row and column
 
 
-def collected(
+def collect_results(
     plan: Plan,
     planned: Sequence[Planned],
     progress: Mapping[str, Progress],
@@ -28,7 +28,7 @@ def collected(
     command: str,
     places: Mapping[str, str | None],
 ) -> dict[str, Any]:
-    """Collect everything from the jobs that are done; cells of other jobs have no values.
+    """Collect the results of the jobs that are done, as results.json has them; cells of other jobs have no values.
 
     Args:
         places: paths of the jobs' folders (store) and of kept results (kept), relative to the folder of results.json.
@@ -54,22 +54,22 @@ def collected(
             *(gain_rows() if plan.gains else []),
         ],
         "columns": [asdict(column) for column in plan.columns],
-        "cells": [_shown(plan, column, cells) for column in plan.columns],
-        "claims": [_judged(claim, plan, cells) for claim in plan.claims],
+        "cells": [_describe_cells(plan, column, cells) for column in plan.columns],
+        "claims": [_judge_claim(claim, plan, cells) for claim in plan.claims],
         "recipes": _recipes(plan),
         "pretraining": [
-            _pretraining(each, result)
+            _summarise_pretraining(each, result)
             for each, result in own
             if each.job.kind == "pretrain" and each.row not in checkpoints
         ],
         "analysis": {
             each.row: {**result, "folder": each.job.key} for each, result in own if each.job.kind == "analyse"
         },
-        "cost": next((_without_rounds(result) for each, result in own if each.job.kind == "cost"), None),
+        "cost": next((_summarise_cost(result) for each, result in own if each.job.kind == "cost"), None),
         "baselines": _baselines(finished),
         "data": [result for each, result in finished if each.job.kind == "text"],
         "environment": next((r["environment"] for _, r in finished if "environment" in r), None),
-        "jobs": [_job(each, progress[each.job.key]) for each in planned],
+        "jobs": [_describe_job(each, progress[each.job.key]) for each in planned],
     }
 
 
@@ -79,23 +79,23 @@ def _cells(plan: Plan, finished: Sequence[tuple[Planned, Mapping[str, Any]]]) ->
         name: _cells(part, [(replace(each, part=""), result) for each, result in finished if each.part == name])
         for name, part in plan.parts.items()
     }
-    found: dict[tuple[str, str], Cell] = {}
+    cells: dict[tuple[str, str], Cell] = {}
     for row in plan.rows:
         own = [(each, result) for each, result in finished if not each.part and each.row in (row.name, None)]
         for column in plan.columns:
             if column.source == "mean":
-                found[row.name, column.name] = mean_cell([found[row.name, name] for name in column.task.split(",")])
+                cells[row.name, column.name] = mean_cell([cells[row.name, name] for name in column.task.split(",")])
             elif column.source == "part":
-                found[row.name, column.name] = parts[column.task][row.name, column.value]
+                cells[row.name, column.name] = parts[column.task][row.name, column.value]
             else:
-                found[row.name, column.name] = cell(plan, row, column, own)
+                cells[row.name, column.name] = read_cell(plan, row, column, own)
     for column in plan.columns:
         if column.relative:
-            found |= _relative(plan, column, found)
-    return found
+            cells |= relative_cells(plan, column, cells)
+    return cells
 
 
-def _relative(plan: Plan, column: Column, cells: Cells) -> Cells:
+def relative_cells(plan: Plan, column: Column, cells: Cells) -> Cells:
     """Return a column's cells as differences in percent from the first row of the same recipe, seed by seed."""
     first = {row.recipe: cells[row.name, column.name].values for row in reversed(plan.rows)}
     return {
@@ -111,15 +111,15 @@ def _relative(plan: Plan, column: Column, cells: Cells) -> Cells:
     }
 
 
-def _shown(plan: Plan, column: Column, cells: Cells) -> dict[str, dict[str, Any]]:
+def _describe_cells(plan: Plan, column: Column, cells: Cells) -> dict[str, dict[str, Any]]:
     """Return a column's cells by row, each with its summary and its test against the baseline."""
     own = {row.name: cells[row.name, column.name] for row in plan.rows}
-    units = {name: _independent(plan, column, each.values) for name, each in own.items() if each.values}
+    units = {name: _average_dependent(plan, column, each.values) for name, each in own.items() if each.values}
     baseline = units.pop(plan.baseline, {})
     repeated = column.source in ("finetune", "pretrain", "translate", "mean", "part")
     tests = compare(units, baseline) if repeated else {}
     gains = gain_cells(plan, {name: each.values for name, each in own.items()}) if plan.gains else {}
-    shown = {
+    described = {
         row.name: {
             "values": own[row.name].values,
             "expected": own[row.name].expected,
@@ -130,17 +130,17 @@ def _shown(plan: Plan, column: Column, cells: Cells) -> dict[str, dict[str, Any]
         }
         for row in plan.rows
     }
-    return {**shown, **gains}
+    return {**described, **gains}
 
 
-def _independent(plan: Plan, column: Column, values: Mapping[str, float]) -> Mapping[str, float]:
+def _average_dependent(plan: Plan, column: Column, values: Mapping[str, float]) -> Mapping[str, float]:
     """Average the runs that were fine-tuned from one pretrained model, for tests that need independent numbers.
 
-    These runs share the luck of one pretraining, so they say nothing about how another would have done.
+    These runs share one pretraining, so they say nothing about how much results vary with pretraining.
     """
     if column.source == "part":
         part = plan.parts[column.task]
-        return _independent(part, next(each for each in part.columns if each.name == column.value), values)
+        return _average_dependent(part, next(each for each in part.columns if each.name == column.value), values)
     if plan.pretrain is None or column.source not in ("finetune", "mean"):
         return values
     groups: dict[str, list[float]] = {}
@@ -149,7 +149,7 @@ def _independent(plan: Plan, column: Column, values: Mapping[str, float]) -> Map
     return {seed: fmean(each) for seed, each in groups.items()}
 
 
-def _judged(claim: Claim, plan: Plan, cells: Cells) -> dict[str, Any]:
+def _judge_claim(claim: Claim, plan: Plan, cells: Cells) -> dict[str, Any]:
     """Judge a claim by the rule of `headway claims`."""
     column = asdict(next(column for column in plan.columns if column.name == claim.column))
     values = {row.name: cells[row.name, claim.column].values for row in plan.rows}
@@ -166,13 +166,13 @@ def _recipes(plan: Plan) -> dict[str, Any]:
     return recipes
 
 
-def _pretraining(planned: Planned, result: Mapping[str, Any]) -> dict[str, Any]:
+def _summarise_pretraining(planned: Planned, result: Mapping[str, Any]) -> dict[str, Any]:
     kept = ("parameters", "evaluation_loss", "masked_accuracy", "seconds", "tokens", "tokens_per_second", "curves")
     return {"row": planned.row, "seed": planned.seed, **{name: result[name] for name in kept}}
 
 
-def _without_rounds(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Shorten the cost table: keep ratios, memory, FLOPs and parameters of every row."""
+def _summarise_cost(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the cost table with medians in place of the times of each round."""
     kept = ("row", "model", "length", "batch", "parameters", "problem", "ratios")
     rows = []
     for each in table["measurements"]:
@@ -191,7 +191,7 @@ def _baselines(finished: Sequence[tuple[Planned, Mapping[str, Any]]]) -> dict[st
     return {each.task: result["baselines"] for each, result in finished if result.get("baselines")}
 
 
-def _job(planned: Planned, progress: Progress) -> dict[str, Any]:
+def _describe_job(planned: Planned, progress: Progress) -> dict[str, Any]:
     record = progress.record or {}
     return {
         "key": planned.job.key,

@@ -17,7 +17,7 @@ from headway.bench.processes import Worker, WorkerDied, available_cores, end, wa
 from headway.bench.study.job import run_and_report
 
 KILLED = -9  # exit code of a job whose process or machine is gone
-PRELOAD = (  # what jobs import; nothing in it may start a thread or touch a GPU, which would not survive the fork
+PRELOAD = (  # modules that jobs import; none may start a thread or touch a GPU, because neither survives a fork
     "headway.pretrained.analysis",
     "headway.pretrained.conversion",
     "headway.bench.tasks.finetune",
@@ -29,14 +29,14 @@ PRELOAD = (  # what jobs import; nothing in it may start a thread or touch a GPU
 class Executor(Protocol):
     """Starts jobs and reports which have ended."""
 
-    slots: int  # jobs at once
+    slots: int  # number of jobs that run at once
 
     def start(self, folder: Path) -> None:
         """Start the job of a folder; call it only while fewer than `slots` jobs run."""
         ...
 
     def ended(self, seconds: float) -> list[tuple[Path, int]]:
-        """Wait until jobs have ended, at most so many seconds; return their folders and exit codes, 0 for success."""
+        """Wait for at most `seconds` until jobs end; return the folder and exit code of each (0 for success)."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -48,8 +48,8 @@ class LocalExecutor:
     """Processes of this machine, a new one for each job.
 
     Args:
-        jobs: how many run at once; on a machine with GPUs each gets one, in turn.
-        gpus: names of GPUs as CUDA_VISIBLE_DEVICES has them; without any, jobs run on the CPU and share its cores.
+        jobs: number of jobs that run at once; on a machine with GPUs each gets one, in turn.
+        gpus: GPUs, as CUDA_VISIBLE_DEVICES names them; without any, jobs run on the CPU and share its cores.
     """
 
     def __init__(self, jobs: int, gpus: Sequence[str] = ()) -> None:
@@ -107,7 +107,7 @@ class RayExecutor:
     """The machines of a running Ray cluster; all must have headway installed and see the study's folder at one path.
 
     Args:
-        jobs_per_gpu: jobs that share a GPU, where the cluster has any.
+        jobs_per_gpu: number of jobs that share a GPU, if the cluster has any.
     """
 
     def __init__(self, address: str = "auto", *, jobs_per_gpu: int = 1) -> None:
@@ -123,9 +123,9 @@ class RayExecutor:
                 f"`ray start --address` on other machines."
             ) from None
         self._ray = ray
-        found = ray.cluster_resources()
-        gpus = found.get("GPU", 0)
-        self.slots = int(gpus * jobs_per_gpu if gpus else found.get("CPU", 1))
+        resources = ray.cluster_resources()
+        gpus = resources.get("GPU", 0)
+        self.slots = int(gpus * jobs_per_gpu if gpus else resources.get("CPU", 1))
         needs = {"num_gpus": 1 / jobs_per_gpu, "num_cpus": 1} if gpus else {"num_cpus": 1}
         self._remote = ray.remote(max_retries=0, **needs)(_do_in_new_process)
         self._running: dict[Any, Path] = {}

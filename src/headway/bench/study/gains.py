@@ -15,12 +15,12 @@ from typing import Any
 from headway.bench.statistics import Summary
 from headway.bench.study.plan import Plan
 
-PERFECT = 100.0  # what every column of such a table shows without any error
+PERFECT = 100.0  # score without any error, in all columns of such a table
 NAMES = ("Δ", "Δ%")
 
 
 def gain_rows() -> list[dict[str, Any]]:
-    """Return both rows as results.json describes rows; they stand for no encoding, which `derived` says."""
+    """Return both rows as results.json has them, marked `derived` because they are not encodings."""
     empty: dict[str, Any] = {"changes": {}, "published": {}, "position_rate": 1.0}
     return [{"name": name, "encoding": "", "place": "", "contestant": "", "derived": True, **empty} for name in NAMES]
 
@@ -31,7 +31,7 @@ def gain_cells(plan: Plan, values: Mapping[str, Mapping[str, float]]) -> dict[st
     Args:
         values: numbers by seed of each row of the plan.
     """
-    medians = {name: median(found.values()) for name, found in values.items() if found}
+    medians = {name: median(by_seed.values()) for name, by_seed in values.items() if by_seed}
     others = {name: value for name, value in medians.items() if name != plan.baseline}
     if plan.baseline not in medians or not others:
         return {name: _cell(None, "") for name in NAMES}

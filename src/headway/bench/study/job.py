@@ -26,10 +26,10 @@ class Job:
     Args:
         kind: a name in `headway.bench.study.kinds.KINDS`.
         config: plain values, as JSON has them.
-        needs: what is read of other jobs: a name that the kind knows, and the other job's key.
-        label: for people; equal jobs may have different ones.
-        alone: not beside other jobs, because time is measured.
-        weights: parameters of the model that is trained, roughly, for estimates of time.
+        needs: keys of the jobs whose folders this one reads, by the names that its kind uses for them.
+        label: description for people; equal jobs may have different ones.
+        alone: whether it must run alone, because it measures time.
+        weights: approximate number of parameters of the model that is trained, for estimates of time.
     """
 
     kind: str
@@ -41,13 +41,13 @@ class Job:
 
     @property
     def key(self) -> str:
-        """Return KIND-HASH, which is equal for equal work, whatever study asks for it."""
-        asked = {"kind": self.kind, "config": _as_hashed(self.config), "needs": self.needs, "format": FORMAT}
-        return f"{self.kind}-{config_hash(asked)}"
+        """Return KIND-HASH. Equal jobs have equal keys, also in different studies, which therefore can share them."""
+        hashed = {"kind": self.kind, "config": _as_hashed(self.config), "needs": self.needs, "format": FORMAT}
+        return f"{self.kind}-{config_hash(hashed)}"
 
 
 def _as_hashed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration in the form of the first version, which is hashed, so that committed keys stay valid.
+    """Return a configuration in the form of the first version of this program, so that old jobs keep their hashes.
 
     In that form `intervals` is called `rhythm`, and an encoding is not one text: models have `encoding`, `options`
     (`encoding_options` where parameters are counted), `sharing`, which was that of segments too, and, if they have any,
@@ -80,34 +80,34 @@ def _as_hashed(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _row_as_hashed(text: str) -> str:
     choice = EncodingChoice.parse(text)
-    said = {"sharing": choice.sharing, **choice.options, "segments": choice.segments, **_unlike_positions(choice)}
-    return ":".join([choice.name, *(f"{name}={value}" for name, value in said.items() if value is not None)])
+    options = {"sharing": choice.sharing, **choice.options, "segments": choice.segments, **_unlike_positions(choice)}
+    return ":".join([choice.name, *(f"{name}={value}" for name, value in options.items() if value is not None)])
 
 
 def _unlike_positions(choice: EncodingChoice) -> dict[str, str]:
-    """Return the sharing of segments if it differs from that of positions, which it was before it could be chosen."""
+    """Return the sharing of segments if it differs from that of positions; the first version could not choose it."""
     own = choice.segment_sharing or "none"
     return {} if choice.segments != "per-head" or own == (choice.sharing or "none") else {"segment_sharing": own}
 
 
 def run_job(folder: Path) -> None:
-    """Do the job of a folder, unless it is done. Processes that ask for the same job take turns."""
+    """Do the job of a folder, unless it is done. A lock keeps two processes from doing the same job."""
     from headway.bench.study.kinds import KINDS
 
     with exclusive(folder):
         remove_leftovers(folder)
         if (folder / "result.json").is_file():
             return
-        asked = read_json(folder / "job.json")
-        inputs = {name: folder.parent / key for name, key in asked["needs"].items()}
+        request = read_json(folder / "job.json")
+        inputs = {name: folder.parent / key for name, key in request["needs"].items()}
         for name, path in inputs.items():
             if not (path / "result.json").is_file():
                 raise FileNotFoundError(
                     f"{name}: this job needs the result of {path}, which is not finished. Do that job first."
                 )
         wall, cpu = time.perf_counter(), _cpu()
-        result = KINDS[asked["kind"]](asked["config"], inputs, folder)
-        done = {"key": asked["key"], "result": result, "seconds": time.perf_counter() - wall}
+        result = KINDS[request["kind"]](request["config"], inputs, folder)
+        done = {"key": request["key"], "result": result, "seconds": time.perf_counter() - wall}
         write_json(folder / "result.json", {**done, "cpu_seconds": _cpu() - cpu, "bytes": _size(folder)})
 
 

@@ -1,6 +1,6 @@
-"""How each kind of job is done: from a configuration, the folders of the jobs it needs, and its own, to a result.
+"""The function of each kind of job: it takes a configuration, the folders of the jobs it needs and its own folder.
 
-Every function goes on where an earlier attempt was killed, because the tasks that it calls do.
+Each returns the job's result, and continues where an earlier attempt was killed, because the tasks that it calls do.
 """
 
 from __future__ import annotations
@@ -14,48 +14,48 @@ Config = Mapping[str, Any]
 Inputs = Mapping[str, Path]
 Kind = Callable[[Config, Inputs, Path], dict[str, Any]]
 
-TEXTS = 16  # rows of held-out documents, read by an analysis
-TOKENS_BY_LENGTH = 2**17  # that the loss at each length is measured on, as far as the text goes
-SHOWN_PIXELS = 64  # to a side, of pictures in a result
-SHOWN_OFFSETS = 32  # to either side, of the curves in a result
+TEXTS = 16  # rows of held-out documents that an analysis reads
+TOKENS_BY_LENGTH = 2**17  # most tokens on which the loss at each length is measured
+SHOWN_PIXELS = 64  # side of the pictures in a result
+SHOWN_OFFSETS = 32  # offsets to either side in the curves of a result
 
 
 def text(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
-    """A tokenizer, and the corpus cut into rows; the same for every encoding."""
+    """Train a tokenizer and cut the corpus into rows, which all encodings share."""
     from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig, Text
     from headway.bench.tasks.pretrain.text import prepare_text
     from headway.bench.tasks.training.distributed import Processes
     from headway.storage import restore
 
-    asked = PretrainConfig(
+    pretraining = PretrainConfig(
         model=EncoderChoice(encoding="none"),
         text=restore(Text, config),
         optimisation=Optimisation(steps=1, batch=1, learning_rate=1.0, compile=False),
     )
-    made = prepare_text(asked, folder / "data", Processes(cpu=True), show=False)
-    shards = made.training.shards
-    counts = {"words": len(made.tokenizer), "rows": len(shards), "tokens": shards.num_tokens}
-    return {**counts, "corpus": config["corpus"], "fingerprint": made.fingerprint}
+    prepared = prepare_text(pretraining, folder / "data", Processes(cpu=True), show=False)
+    shards = prepared.training.shards
+    counts = {"words": len(prepared.tokenizer), "rows": len(shards), "tokens": shards.num_tokens}
+    return {**counts, "corpus": config["corpus"], "fingerprint": prepared.fingerprint}
 
 
 def pretrain(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
-    """Masked words; the result has the curves of the losses."""
+    """Pretrain an encoder on masked words; the result has the curves of the losses."""
     from headway.bench.tasks.pretrain import PretrainConfig, run
     from headway.bench.tasks.training.run_folder import RunFolder
     from headway.storage import read_json, restore
 
-    asked = restore(PretrainConfig, config)
+    pretraining = restore(PretrainConfig, config)
     data = str(inputs["text"] / "data")
-    asked = replace(asked, text=replace(asked.text, data=data))
-    result = asdict(run(asked, folder / "run", resume=True))
-    kept = RunFolder(folder / "run")
-    result["curves"] = {name: _curve(kept.log_file, name) for name in ("loss", "evaluation_loss")}
-    result["environment"] = read_json(kept.config_file)["environment"]
+    pretraining = replace(pretraining, text=replace(pretraining.text, data=data))
+    result = asdict(run(pretraining, folder / "run", resume=True))
+    run_folder = RunFolder(folder / "run")
+    result["curves"] = {name: _curve(run_folder.log_file, name) for name in ("loss", "evaluation_loss")}
+    result["environment"] = read_json(run_folder.config_file)["environment"]
     return result
 
 
 def convert(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
-    """A pretrained encoder with its positions supplemented, replaced or, without a change, as they are."""
+    """Supplement or replace the positions of a pretrained encoder; without a change, copy it."""
     from headway.bench.tasks.pretrain import load_checkpoint
     from headway.pretrained.analysis.loading import load_tokenizer
     from headway.pretrained.conversion import convert
@@ -73,7 +73,7 @@ def convert(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
 
 
 def checkpoint(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
-    """Make a model of a checkpoint of a pretraining."""
+    """Save the model of one checkpoint of a pretraining."""
     from headway.bench.tasks.pretrain import load_checkpoint
 
     path = inputs["pretrain"] / "run" / "checkpoints" / f"step-{config['step']:08d}"
@@ -81,7 +81,7 @@ def checkpoint(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
 
 
 def _save_model(folder: Path, model: Any, tokenizer: Any) -> dict[str, Any]:
-    """Save a model and its tokenizer where jobs that need them look, and return their result."""
+    """Save a model and its tokenizer where the jobs that need them look; return the job's result."""
     from headway.pretrained.analysis.loading import quiet
     from headway.storage import atomic_path, environment
 
@@ -93,16 +93,16 @@ def _save_model(folder: Path, model: Any, tokenizer: Any) -> dict[str, Any]:
 
 
 def finetune(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
-    """Learning rates × seeds on one task."""
-    import headway.pretrained.conversion  # noqa: F401  its models are then known to transformers
+    """Fine-tune on one task, with every learning rate and seed of the grid."""
+    import headway.pretrained.conversion  # noqa: F401  registers converted models with transformers
     from headway.bench.tasks.finetune import FinetuneConfig, run
     from headway.bench.tasks.finetune.data import fingerprints
     from headway.storage import read_json, restore
 
-    asked = restore(FinetuneConfig, config)
-    sources = fingerprints(asked)
-    start = replace(asked.start, model=str(inputs["pretrain"] / "run" / "model"))
-    result = asdict(run(replace(asked, start=start), folder / "run", resume=True))
+    sweep = restore(FinetuneConfig, config)
+    sources = fingerprints(sweep)
+    start = replace(sweep.start, model=str(inputs["pretrain"] / "run" / "model"))
+    result = asdict(run(replace(sweep, start=start), folder / "run", resume=True))
     return {**result, "sources": sources, "environment": read_json(folder / "run" / "config.json")["environment"]}
 
 
@@ -113,100 +113,103 @@ def simple(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     from headway.bench.tasks.finetune.data import fingerprints
     from headway.storage import restore
 
-    asked = restore(FinetuneConfig, config)
-    sources = fingerprints(asked)
-    return {"baselines": baseline_scores(asked), "sources": sources}
+    sweep = restore(FinetuneConfig, config)
+    sources = fingerprints(sweep)
+    return {"baselines": baseline_scores(sweep), "sources": sources}
 
 
 def pairs(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
-    """A vocabulary, and parallel text as tokens; the same for every encoding."""
+    """Learn a vocabulary and tokenise parallel text, which all encodings share."""
     from headway.bench.tasks.training.distributed import Processes
     from headway.bench.tasks.translate import Optimisation, ParallelData, TranslateConfig, TranslatorChoice
     from headway.bench.tasks.translate.data import prepare_pairs
     from headway.storage import restore
 
-    asked = TranslateConfig(
+    translation = TranslateConfig(
         model=TranslatorChoice(encoding="none"), data=restore(ParallelData, config), optimisation=Optimisation(steps=1)
     )
-    made = prepare_pairs(asked, folder / "data", Processes(cpu=True), show=False)
-    counts = {"words": len(made.tokenizer), "rows": len(made.training.pairs)}
-    return {**counts, "corpus": [config["source"]], "fingerprint": made.fingerprint}
+    prepared = prepare_pairs(translation, folder / "data", Processes(cpu=True), show=False)
+    counts = {"words": len(prepared.tokenizer), "rows": len(prepared.training.pairs)}
+    return {**counts, "corpus": [config["source"]], "fingerprint": prepared.fingerprint}
 
 
 def translate(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
-    """An encoder-decoder from nothing, and the translations of dev scored."""
+    """Train an encoder-decoder, and score its translations of dev and of the test sets."""
     from headway.bench.tasks.translate import TranslateConfig, run
     from headway.storage import read_json, restore
 
-    asked = restore(TranslateConfig, config)
-    data = replace(asked.data, data=str(inputs["pairs"] / "data"))
-    result = asdict(run(replace(asked, data=data), folder / "run", resume=True))
+    translation = restore(TranslateConfig, config)
+    data = replace(translation.data, data=str(inputs["pairs"] / "data"))
+    result = asdict(run(replace(translation, data=data), folder / "run", resume=True))
     return {**result, "environment": read_json(folder / "run" / "config.json")["environment"]}
 
 
 def analyse(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
-    """Analyse a pretrained model; analysis/ has all measures, the result the curves and ranks."""
+    """Analyse a pretrained model: save all measures in analysis/, and return those that the study's page shows."""
     from headway.pretrained.analysis import analyze, load_model, load_tokenizer, read
     from headway.storage import environment, write_json
 
-    folder_of_model = str(inputs["pretrain"] / "run" / "model")
-    model, tokenizer = load_model(folder_of_model), load_tokenizer(folder_of_model)
+    model_folder = str(inputs["pretrain"] / "run" / "model")
+    model, tokenizer = load_model(model_folder), load_tokenizer(model_folder)
     measures = analyze(
         model,
         tokenizer,
-        _texts(inputs["text"] / "data", tokenizer) if "text" in inputs else None,
+        _held_out_texts(inputs["text"] / "data", tokenizer) if "text" in inputs else None,
         positions=config["positions"],
         kernels=tuple(config["kernels"]),
         text_length=config["positions"],
         carried=False,
     )
-    asked = {
+    settings = {
         "model": getattr(model.config, "encoding", model.config.model_type),
         "weights": None,
-        "folder": folder_of_model,
+        "folder": model_folder,
         **config,
     }
-    write_json(folder / "analysis" / "config.json", {"config": asked, "environment": environment()})
+    write_json(folder / "analysis" / "config.json", {"config": settings, "environment": environment()})
     measures.save(folder / "analysis")
     table = read(model).positions
-    return {**_shown(measures), "table": None if table is None else _shown_table(measures, table)}
+    return {**_describe_heads(measures), "table": None if table is None else _describe_table(measures, table)}
 
 
-def _shown_table(measures: Any, table: Any) -> dict[str, Any]:
-    """Return what the page of a study shows of E_P E_P^T: how far it is Toeplitz, and a small picture."""
+def _describe_table(measures: Any, table: Any) -> dict[str, Any]:
+    """Return what a study's page shows of E_P E_P^T: its Toeplitz R², and a small picture."""
     from headway.pretrained.analysis.head_measures import shrink
     from headway.pretrained.analysis.measures import to_plain
     from headway.pretrained.analysis.position_table import gram
 
-    found = measures.table
+    measured = measures.table
     small = shrink(gram(table[: measures.model.positions]), SHOWN_PIXELS)[0]
     picture: Any = to_plain(small)
-    seam = found.seam.start
-    return {"r2": found.r2, "r2_without_first": found.r2_without_first, "positions": len(found.norms), "seam": seam,
-            "picture": picture}  # fmt: skip
+    return {
+        "r2": measured.r2,
+        "r2_without_first": measured.r2_without_first,
+        "positions": len(measured.norms),
+        "seam": measured.seam.start,
+        "picture": picture,
+    }
 
 
 def lengths(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
-    """Loss on held-out text in rows of each length; null where a model has no positions."""
+    """Measure the loss on held-out text in rows of each length; null where a model has no positions for it."""
     import torch
 
     from headway.models import EncoderForMaskedLM
     from headway.pretrained.analysis import load_tokenizer
     from headway.pretrained.conversion.comparison import loss_by_length
 
-    folder_of_model = inputs["pretrain"] / "run" / "model"
-    tokenizer = load_tokenizer(str(folder_of_model))
-    model = EncoderForMaskedLM.from_pretrained(folder_of_model)
+    model_folder = inputs["pretrain"] / "run" / "model"
+    tokenizer = load_tokenizer(str(model_folder))
+    model = EncoderForMaskedLM.from_pretrained(model_folder)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    asked = config["lengths"]
     rows = -(-TOKENS_BY_LENGTH // model.config.max_position_embeddings)
-    texts = _texts(inputs["text"] / "data", tokenizer, rows)
-    found = loss_by_length(model, tokenizer, texts, asked, tokens=TOKENS_BY_LENGTH)
-    return {"losses": {str(length): loss for length, loss in found.items()}}
+    texts = _held_out_texts(inputs["text"] / "data", tokenizer, rows)
+    losses = loss_by_length(model, tokenizer, texts, config["lengths"], tokens=TOKENS_BY_LENGTH)
+    return {"losses": {str(length): loss for length, loss in losses.items()}}
 
 
 def cost(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
-    """Time, memory and FLOPs of whole models."""
+    """Measure time, memory and FLOPs of whole models."""
     from headway.bench.cost import CostConfig, measure
     from headway.storage import restore
 
@@ -242,7 +245,7 @@ KINDS: dict[str, Kind] = {
 
 
 def sources_changed_since(kind: str, config: Config, folder: Path, result: Mapping[str, Any]) -> bool:
-    """Return whether a finished job read files that have changed since."""
+    """Return whether files that a finished job read have changed since."""
     from headway.bench.tasks.finetune import FinetuneConfig
     from headway.bench.tasks.finetune.data import fingerprints as of_tasks
     from headway.bench.tasks.pretrain import Text
@@ -260,9 +263,9 @@ def sources_changed_since(kind: str, config: Config, folder: Path, result: Mappi
     if kind in ("finetune", "simple") and "sources" in result:
         return fingerprints_changed(result["sources"], of_tasks(restore(FinetuneConfig, config)))
     if kind == "translate":
-        found = of_test_sets(restore(TranslateConfig, config).data)
-        before = [result["scores"][name]["fingerprint"] for name in found]
-        return fingerprints_changed(before, list(found.values()))
+        now = of_test_sets(restore(TranslateConfig, config).data)
+        before = [result["scores"][name]["fingerprint"] for name in now]
+        return fingerprints_changed(before, list(now.values()))
     return False
 
 
@@ -273,16 +276,16 @@ def _curve(log: Path, name: str) -> list[tuple[int, float]]:
     return [(entry["step"], entry[name]) for entry in entries if name in entry]
 
 
-def _texts(data: Path, tokenizer: Any, count: int = TEXTS) -> list[str]:
-    """Rows, in order, of documents that were not trained on."""
+def _held_out_texts(data: Path, tokenizer: Any, count: int = TEXTS) -> list[str]:
+    """Return the text of the first rows of documents that were not trained on."""
     from headway.bench.data import Shards
 
     shards = Shards(data / "shards", "validation", tokenizer=tokenizer)
     return [tokenizer.decode(shards[at][0], skip_special_tokens=True) for at in range(min(count, len(shards)))]
 
 
-def _shown(measures: Any) -> dict[str, Any]:
-    """Return the part of an analysis that a study's page shows: curves near the diagonal, kinds of heads, ranks."""
+def _describe_heads(measures: Any) -> dict[str, Any]:
+    """Return what a study's page shows of the heads: curves near the diagonal, R², kinds and ranks."""
     import numpy as np
 
     from headway.pretrained.analysis.measures import to_plain

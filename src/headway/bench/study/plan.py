@@ -16,10 +16,11 @@ from headway.encodings import EncodingChoice
 
 SOURCES = ("pretrain", "lengths", "finetune", "translate", "analyse", "cost", "parameters", "mean", "part")
 VOCABULARIES = {"English": 30_522, "multilingual": 120_000}  # Chen et al. (2021b), Table 6; see models.parameters
-ANALYSED = {  # numbers of an analysis, by name: the part of its result and the number there
+ANALYSED = {  # where the result of an analysis has the number of a name: its part, and the key there
     "table_r2": ("table", "r2"),
     "table_r2_without_first": ("table", "r2_without_first"),
 }
+# Where a kind of encoding adds positions, as tables name it.
 PLACES = {"input": "input", "queries and keys": "per-head", "scores": "per-head", "values": "per-head"}
 
 
@@ -28,16 +29,15 @@ class Row:
     """An encoding with its choices.
 
     Args:
-        encoding: NAME[:OPTION=VALUE,...], see `headway.encodings.EncodingChoice`. Its segments are those that pairs get
-            in fine-tuning, per-head unless it names others; pretraining and translation go by their recipes.
+        encoding: NAME[:OPTION=VALUE,...], see `headway.encodings.EncodingChoice`. Its segments are those of pairs in
+            fine-tuning, per-head by default; segments in pretraining and translation are those of the recipes.
         changes: other settings of the model, such as attention="linformer".
-        position_rate: what pretraining multiplies the learning rate of the encoding's parameters by.
+        position_rate: factor by which pretraining multiplies the learning rate of the encoding's parameters.
         published: a paper's figures by the names of columns, in the columns' units.
-        recipe: which of the plan's recipes for translation trains the row, where there are several: those that are
-            named TASK/RECIPE.
-        model: folder or Hub name of a pretrained model that the row is, in place of pretraining one; the folder may be
+        recipe: name of the recipe for translation that trains the row, where the plan has several, named TASK/RECIPE.
+        model: folder or Hub name of a pretrained model that the row uses instead of pretraining one; the folder may be
             a checkpoint of `headway pretrain`.
-        step: the row is the checkpoint of its pretraining after so many steps, not the last one.
+        step: step of the checkpoint that the row uses instead of the last one of its pretraining.
         version_of: name of the row of which this one is a later version, such as one that was trained for longer.
     """
 
@@ -61,17 +61,17 @@ class Row:
 
     @property
     def choice(self) -> EncodingChoice:
-        """The encoding with all its options, and the segments of pairs."""
+        """Return the encoding with all its options, and the segments of pairs."""
         return EncodingChoice.parse(self.encoding)
 
     @property
     def position(self) -> EncodingChoice:
-        """The encoding of positions alone, without segments."""
+        """Return the encoding of positions alone, without segments."""
         return self.choice.with_segments(None)
 
     @property
     def place(self) -> str:
-        """Where position goes: nowhere, input, per-head, or both."""
+        """Name where positions enter the model: nowhere, input, per-head, or both."""
         places = {PLACES[place] for kind in self.choice.kinds for place in kind.places}
         return " and ".join(sorted(places)) or "nowhere"
 
@@ -81,18 +81,19 @@ class Column:
     """One measure of every row.
 
     Args:
-        source: the kind of job that it comes from; mean, of other columns; or part, a column of another plan.
-        task: which fine-tuning task or translation; of mean, names of other columns separated by commas; of part, the
-            name of one of the plan's `parts`.
-        value: where in the result: of fine-tuning score, SPLIT/METRIC, highest/SPLIT/METRIC (over all evaluations of a
-            run) or transfer/DATA/METRIC (the mean over languages); of translations also TEST/METRIC; of lengths a
-            length; of part the name of a column; of cost MODE[/MODEL[/steps]], time over the baseline's or steps a
-            second; of other jobs the name of a number.
-        measure: what it is, in words.
-        scale: the shown number is this many times the saved one.
-        higher: whether more is better.
-        chance: what guessing gives, as shown.
-        order: whether the answer is in the word order alone, so that a bag of words cannot do better than chance.
+        source: kind of job whose result has the number; or "mean" of other columns; or "part", a column of another
+            plan.
+        task: task of fine-tuning or translation; for "mean", names of other columns separated by commas; for "part",
+            the name of one of the plan's `parts`.
+        value: place of the number in the job's result. Fine-tuning has score, SPLIT/METRIC, highest/SPLIT/METRIC (the
+            highest over all evaluations of a run) and transfer/DATA/METRIC (the mean over languages); translation has
+            names of numbers and TEST/METRIC; lengths has lengths; cost has MODE[/MODEL] (time over the baseline's) and
+            MODE/MODEL/steps (steps a second); "part" has the other plan's columns; other jobs have names of numbers.
+        measure: description of the number.
+        scale: factor from the saved number to the shown one.
+        higher: whether a higher number is better.
+        chance: number that guessing gives, in the units shown.
+        order: whether the answer depends on word order alone, so that a bag of words cannot do better than chance.
         relative: show the difference in percent from the first row of the same recipe, seed by seed.
     """
 
@@ -115,12 +116,13 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """A sentence that the numbers bear out or do not: the median row of `better` is above that of `than` by `margin`.
+    """A claim that the median over the rows `better` is above that over the rows `than` by at least `margin`.
 
     Args:
-        than: names of rows; none compares with the column's chance, from which `better` must then differ by `margin`
-            at most.
-        paper: who says so.
+        says: the claim in words.
+        than: names of rows. Without any, `better` is compared with the column's chance, from which it must then differ
+            by at most `margin`.
+        paper: source of the claim.
     """
 
     says: str
@@ -136,28 +138,28 @@ class Plan:
     """A whole study.
 
     Args:
-        name, size: say which study an output folder is of.
-        paper: whose table this is.
-        pretrain, finetune, translate, cost: recipes, for which each row is filled in; those that are not given are not
-            done. `finetune` and `translate` go by the columns' `task`; TASK/RECIPE of `translate` trains the rows of
-            that `recipe` only.
-        seeds: of pretraining and of translation, one job each.
-        again: rows that are pretrained with one seed more, which shows what seeds alone change; all else is done with
-            the models of `seeds`.
-        split: fine-tuning runs are jobs of their own, so that several devices share them.
+        name, size: identify the study to which an output folder belongs.
+        paper: the paper whose table this is.
+        pretrain, finetune, translate, cost: recipes that are run with the encoding of each row; kinds of jobs without
+            a recipe are left out. Keys of `finetune` and `translate` are the columns' `task`; a key TASK/RECIPE of
+            `translate` applies only to rows of that `recipe`.
+        seeds: seeds of pretraining and of translation, one job each.
+        again: rows that are pretrained with one more seed, to show what seeds alone change. These models are not
+            fine-tuned.
+        split: make each fine-tuning run a job of its own, so that several devices can share them.
         after: tasks whose fine-tuning begins with the best model of another task (Phang et al. 2018), not with the
             pretrained one.
         original: a pretrained encoder of transformers, by folder or Hub name, in place of pretraining: each row is it,
-            with its positions supplemented ("learned+tisa"), replaced ("tisa"), kept ("learned") or taken ("none").
-        start: how biases begin that are put into `original`: equation, fitted to F_P by Eq. (2) of Wennberg and Henter
-            (2021) as it is written, or fit, fitted to F_P as measured on words drawn at random.
+            with its positions supplemented ("learned+tisa"), replaced ("tisa"), kept ("learned") or removed ("none").
+        start: initialisation of the biases that are put into `original`: "equation" fits them to F_P by Eq. (2) of
+            Wennberg and Henter (2021) as it is written, "fit" to F_P as measured on random words.
         baseline: the row that others are tested against.
         gains: add the rows Δ and Δ%: the largest gain over the baseline, and the share of its error that is gone.
-        analyse: also read what the positions of each pretrained model learned.
-        parts: plans whose jobs are done as well, each with all rows of this plan: tables that quote other tables.
-        lengths: of text, at which the loss of each pretrained model is measured, as far as it has positions.
-        notes: what a reader must know.
-        choices: decisions of ours where the paper is silent or can be read in two ways, each with its reason.
+        analyse: also analyse what the positions of each pretrained model learned.
+        parts: plans whose jobs are done as well, each with all rows of this plan, for tables that quote other tables.
+        lengths: text lengths at which the loss of each pretrained model is measured, as far as it has positions.
+        notes: what a reader of the table must know.
+        choices: our decisions where the paper is silent or can be read in two ways, each with its reason.
     """
 
     name: str
@@ -186,78 +188,92 @@ class Plan:
     choices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _distinct("rows", [row.name for row in self.rows])
-        _distinct("columns", [column.name for column in self.columns])
+        _check_names("rows", [row.name for row in self.rows])
+        _check_names("columns", [column.name for column in self.columns])
         rows, columns = {row.name for row in self.rows}, {column.name for column in self.columns}
-        _known("baseline", [self.baseline], rows)
-        _known("again", self.again, rows)
+        _check_known("baseline", [self.baseline], rows)
+        _check_known("again", self.again, rows)
         for row in self.rows:
-            _known(f"published of {row.name}", row.published, columns)
-            _known(f"version_of of {row.name}", [row.version_of] if row.version_of else [], rows)
+            _check_known(f"published of {row.name}", row.published, columns)
+            _check_known(f"version_of of {row.name}", [row.version_of] if row.version_of else [], rows)
             if row.step is not None:
                 kept = self._checkpoints()
-                _known(f"step of {row.name}", [str(row.step)], [str(step) for step in kept])
+                _check_known(f"step of {row.name}", [str(row.step)], [str(step) for step in kept])
             if row.recipe:
-                _known(f"recipe of {row.name}", [row.recipe], {name.partition("/")[2] for name in self.translate})
+                _check_known(f"recipe of {row.name}", [row.recipe], {name.partition("/")[2] for name in self.translate})
         for claim in self.claims:
-            _known("claims", [*claim.better, *claim.than], rows)
-            _known("claims", [claim.column], columns)
+            _check_known("claims", [*claim.better, *claim.than], rows)
+            _check_known("claims", [claim.column], columns)
         for column in self.columns:
             if column.source == "mean":
-                _known(f"task of {column.name}", column.task.split(","), columns)
+                _check_known(f"task of {column.name}", column.task.split(","), columns)
             elif column.source in ("finetune", "translate"):
-                _known(f"task of {column.name}", [column.task], getattr(self, column.source))
+                _check_known(f"task of {column.name}", [column.task], getattr(self, column.source))
                 if column.value == "bleu" and not self.translate[column.task].data.translated:
-                    raise ValueError(f"translated: expected sentences to score, for column {column.name}, got 0.")
+                    raise ValueError(
+                        f"translated: column {column.name} shows BLEU, and the recipe translates no sentences. Set "
+                        f"data.translated of the recipe {column.task}."
+                    )
             elif column.source == "part":
-                _known(f"task of {column.name}", [column.task], self.parts)
+                _check_known(f"task of {column.name}", [column.task], self.parts)
                 part = self.parts[column.task]
-                _known(f"value of {column.name}", [column.value], [each.name for each in part.columns])
-                _known(f"rows of part {column.task}", rows, [row.name for row in part.rows])
+                _check_known(f"value of {column.name}", [column.value], [each.name for each in part.columns])
+                _check_known(f"rows of part {column.task}", rows, [row.name for row in part.rows])
             elif column.source == "lengths":
-                _known(f"value of {column.name}", [column.value], [str(length) for length in self.lengths])
+                _check_known(f"value of {column.name}", [column.value], [str(length) for length in self.lengths])
             elif column.source in ("pretrain", "cost") and getattr(self, column.source) is None:
-                raise ValueError(f"{column.source}: expected a recipe, for column {column.name}, got none.")
+                raise ValueError(
+                    f"{column.source}: column {column.name} needs a recipe, and the plan has none. Give it "
+                    f"{column.source}=..., or leave the column out."
+                )
             self._check_value(column)
         if self.lengths and self.pretrain is None:
-            raise ValueError("lengths: expected a recipe to pretrain, whose models they are measured on, got none.")
-        _known("start", [self.start], ("equation", "fit"))
+            raise ValueError(
+                "lengths: the loss at these lengths is measured on pretrained models, and the plan pretrains none. "
+                "Give it a recipe (pretrain=...), or leave lengths out."
+            )
+        _check_known("start", [self.start], ("equation", "fit"))
         if self.gains and not all(column.higher for column in self.columns):
-            raise ValueError("gains: expected columns of which more is better, got another one.")
-        _known("after", [*self.after, *self.after.values()], self.finetune)
+            names = ", ".join(column.name for column in self.columns if not column.higher)
+            raise ValueError(f"gains: expected columns in which more is better, got {names}. Leave gains out.")
+        _check_known("after", [*self.after, *self.after.values()], self.finetune)
         order = list(self.finetune)
         if (self.split and self.after) or any(
             order.index(other) > order.index(task) for task, other in self.after.items()
         ):
-            raise ValueError("after: expected tasks that stand before, in a plan that does not split runs, got others.")
+            raise ValueError(
+                f"after: expected each task to come after the one it begins with, in a plan with split=False, got "
+                f"{dict(self.after)}, tasks in the order {', '.join(order)}, and split={self.split}."
+            )
         named = all(row.model for row in self.rows)
         if self.finetune and not named and (self.pretrain is None) == (self.original is None):
             raise ValueError(
-                "pretrain, original: expected one of them, because there is fine-tuning, got none or both."
+                f"pretrain, original: fine-tuning needs exactly one of them as its models, got "
+                f"{'none' if self.pretrain is None else 'both'}."
             )
 
     def _check_value(self, column: Column) -> None:
-        """Raise where no result of the column's jobs has its value: else that is seen when all of them are done."""
+        """Raise if no result of the column's jobs can have its value, which would else show only after all jobs."""
         what, (first, *rest) = f"value of {column.name}", column.value.split("/")
         if column.source == "pretrain":
-            _known(what, [column.value], _numbers(pretrain.Result))
+            _check_known(what, [column.value], _number_names(pretrain.Result))
         elif column.source == "translate":
             if rest:
-                _known(what, [first], self.translate[column.task].data.test)
-            _known(what, rest or [first], _numbers(translate.Scores if rest else translate.Result))
+                _check_known(what, [first], self.translate[column.task].data.test)
+            _check_known(what, rest or [first], _number_names(translate.Scores if rest else translate.Result))
         elif column.source == "parameters":
-            _known(what, [column.value], VOCABULARIES)
+            _check_known(what, [column.value], VOCABULARIES)
         elif column.source == "analyse":
-            _known(what, [column.value], ANALYSED)
+            _check_known(what, [column.value], ANALYSED)
             if not self.analyse:
-                raise ValueError(f"analyse: expected True, for column {column.name}, got False.")
+                raise ValueError(f"analyse: column {column.name} needs analyses. Set analyse=True in the plan.")
         elif column.source == "cost" and self.cost is not None:
-            _known(what, [first], self.cost.modes)
-            _known(what, rest[:1], self.cost.models or rest)
-            _known(what, rest[1:], ("steps",))
+            _check_known(what, [first], self.cost.modes)
+            _check_known(what, rest[:1], self.cost.models or rest)
+            _check_known(what, rest[1:], ("steps",))
         elif column.source == "finetune":
             if not rest:
-                _known(what, [first], _numbers(RunResult))
+                _check_known(what, [first], _number_names(RunResult))
                 return
             if len(rest) != (2 if first in ("transfer", "highest") else 1):
                 raise ValueError(
@@ -265,39 +281,39 @@ class Plan:
                     f"{column.value!r}."
                 )
             config = self.finetune[column.task]
-            asked = config.task_spec
+            task = config.task_spec
             if first == "transfer":
                 transferred = {each.task.name: each.task for each in config.transferring}
-                _known(what, [rest[0].partition("@")[0]], transferred)
-                asked = transferred[rest[0].partition("@")[0]]
-            _known(what, rest[-1:], ("score", *asked.metrics))
+                _check_known(what, [rest[0].partition("@")[0]], transferred)
+                task = transferred[rest[0].partition("@")[0]]
+            _check_known(what, rest[-1:], ("score", *task.metrics))
 
     def _checkpoints(self) -> range:
-        """Steps of the checkpoints that pretraining keeps."""
+        """Return the steps of the checkpoints that pretraining keeps."""
         if self.pretrain is None:
             return range(0)
         every, last = self.pretrain.intervals.checkpoint, self.pretrain.optimisation.steps
         return range(every, last + 1, every)[-self.pretrain.intervals.keep :]
 
-    def pretrained(self, row: Row) -> tuple[int, ...]:
-        """Seeds that the row is pretrained with."""
+    def pretraining_seeds(self, row: Row) -> tuple[int, ...]:
+        """Return the seeds with which a row is pretrained: `seeds`, and one more for the rows in `again`."""
         return (*self.seeds, max(self.seeds) + 1) if row.name in self.again else self.seeds
 
     def row(self, name: str) -> Row:
         return next(row for row in self.rows if row.name == name)
 
 
-def _numbers(result: type) -> list[str]:
-    """Names of the numbers in a result."""
+def _number_names(result: type) -> list[str]:
+    """Return the names of the numbers in a class of results."""
     return [each.name for each in fields(result) if str(each.type).partition(" ")[0] in ("int", "float")]
 
 
-def _distinct(what: str, names: list[str]) -> None:
+def _check_names(what: str, names: list[str]) -> None:
     if not names or len(set(names)) < len(names):
         raise ValueError(f"{what}: expected at least one, and each name once, got {', '.join(names) or 'none'}.")
 
 
-def _known(what: str, names: Any, known: Any) -> None:
+def _check_known(what: str, names: Any, known: Any) -> None:
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ValueError(f"{what}: expected some of {', '.join(known) or '(none)'}, got {', '.join(unknown)}.")

@@ -1,4 +1,4 @@
-"""Does the jobs of a study in the order of their needs; what is done stays done, and what fails stops nobody else."""
+"""Runs the jobs of a study in the order of their needs. Finished jobs are kept, and a failed one stops no other."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from headway.bench.study.executors import Executor
 from headway.bench.study.job import Job
 from headway.bench.study.store import Store, Unreadable
 
-WAIT = 0.5  # seconds between looks
-TAIL = 15  # lines of a log that tell why a job failed
+WAIT = 0.5  # seconds after which the view is updated if no job has ended
+TAIL = 15  # last lines of a failed job's log that are shown
 
 
 @dataclass(kw_only=True)
@@ -21,9 +21,9 @@ class Progress:
     """Where a job stands.
 
     Args:
-        state: waiting, running, done, failed, skipped (for lack of what it needs), or left for another time.
-        earlier: done before this study began, so that nothing was computed.
-        why: of failed and skipped jobs.
+        state: waiting, running, done, failed, skipped (because a job that it needs failed), or left for another time.
+        earlier: whether it was done before this study began.
+        why: reason, for failed and skipped jobs.
     """
 
     job: Job
@@ -40,10 +40,10 @@ class Progress:
 
 
 class Runner:
-    """All jobs of a study, by key.
+    """Runs jobs, and has the progress of each of them by key.
 
     Args:
-        on_change: called with the job whenever one begins or ends, and with None from time to time.
+        on_change: called with the job whenever one begins or ends, and with None at least every `WAIT` seconds.
         say: called with messages for the user.
     """
 
@@ -56,44 +56,44 @@ class Runner:
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.store, self._on_change, self._say = store, on_change, say
-        self.all: dict[str, Progress] = {}
+        self.progress: dict[str, Progress] = {}
         for job in jobs:
-            missing = [name for name, key in job.needs.items() if key not in self.all]
+            missing = [name for name, key in job.needs.items() if key not in self.progress]
             if missing:
                 raise ValueError(f"needs of {job.label}: expected jobs that stand before it, got {', '.join(missing)}.")
-            self.all.setdefault(job.key, Progress(job=job))
+            self.progress.setdefault(job.key, Progress(job=job))
         self.needed = {key for job in jobs for key in job.needs.values()}
-        for progress in self.all.values():
+        for progress in self.progress.values():
             self._read_result(progress, earlier=True)
 
     def leave_out(self, keys: Collection[str]) -> None:
-        """Leave these jobs for another time; those of them that are done still count."""
+        """Do not run these jobs; the results of those that are done are still used."""
         for key in keys:
-            if self.all[key].state == "waiting":
-                self.all[key].state = "left"
+            if self.progress[key].state == "waiting":
+                self.progress[key].state = "left"
 
     def run(self, executor: Executor) -> None:
-        """Do jobs until none is left that can be done."""
+        """Run jobs until none is left that can be run."""
         self._redo_exported()
         try:
             while self._begin(executor) or self._running():
                 for folder, status in executor.ended(WAIT):
-                    self._end(self.all[folder.name], status)
+                    self._end(self.progress[folder.name], status)
                 self._on_change(None)
         finally:
             for progress in self._running():
                 progress.state = "waiting"
 
     def _redo_exported(self) -> None:
-        """Mark as waiting again the jobs whose result alone was exported, where a job to be done reads their folder."""
-        for progress in reversed(self.all.values()):  # needs stand before
+        """Run jobs again of which only the result was kept, if a job that is still to be run needs their folder."""
+        for progress in reversed(self.progress.values()):  # needs stand before
             if progress.state == "waiting":
                 for key in progress.job.needs.values():
-                    if self.all[key].state == "done" and not self.store.is_here(key):
-                        self.all[key] = Progress(job=self.all[key].job)
+                    if self.progress[key].state == "done" and not self.store.is_here(key):
+                        self.progress[key] = Progress(job=self.progress[key].job)
 
     def _running(self) -> list[Progress]:
-        return [progress for progress in self.all.values() if progress.state == "running"]
+        return [progress for progress in self.progress.values() if progress.state == "running"]
 
     def _begin(self, executor: Executor) -> bool:
         """Start the jobs that can be started, and return whether any was."""
@@ -109,19 +109,21 @@ class Runner:
         return started
 
     def _ready(self) -> list[Progress]:
-        """Return the waiting jobs whose needs are done: first those that others need, and last those that run alone."""
-        waiting = [each for each in self.all.values() if each.state == "waiting"]
+        """Return the waiting jobs whose needs are done: first those that others need, and last those that run alone.
+
+        A waiting job with a failed need becomes skipped.
+        """
+        waiting = [each for each in self.progress.values() if each.state == "waiting"]
         for progress in waiting:
-            lost = [
-                self.all[key] for key in progress.job.needs.values() if self.all[key].state in ("failed", "skipped")
-            ]
-            if lost:
-                progress.state, progress.why = "skipped", f"needs {lost[0].job.label}, which {lost[0].state}"
+            needs = [self.progress[key] for key in progress.job.needs.values()]
+            if missing := next((need for need in needs if need.state in ("failed", "skipped")), None):
+                outcome = "failed" if missing.state == "failed" else "was skipped"
+                progress.state, progress.why = "skipped", f"needs {missing.job.label}, which {outcome}"
                 self._on_change(progress)
         ready = [
             each
             for each in waiting
-            if each.state == "waiting" and all(self.all[key].state == "done" for key in each.job.needs.values())
+            if each.state == "waiting" and all(self.progress[key].state == "done" for key in each.job.needs.values())
         ]
         ready.sort(key=lambda each: each.job.key not in self.needed)
         shared = [each for each in ready if not each.job.alone]
@@ -131,19 +133,19 @@ class Runner:
 
     def _end(self, progress: Progress, status: int) -> None:
         progress.seconds = time.time() - (progress.began or time.time())
-        if self.store.is_here(progress.job.key):  # what was kept of it does not make up for a failure
+        if self.store.is_here(progress.job.key):  # a kept result does not hide that the job failed now
             self._read_result(progress, earlier=False)
-        others = self.store.difference_from_kept(progress.job)
-        if others:
+        difference = self.store.difference_from_kept(progress.job)
+        if difference:
             self.store.set_aside(progress.job.key, "other")
             progress.record = None
-        if others or progress.state != "done":
-            progress.state, progress.why = "failed", others or self._failure(progress, status)
+        if difference or progress.state != "done":
+            progress.state, progress.why = "failed", difference or self._failure(progress, status)
             self._say(progress.why)
         self._on_change(progress)
 
     def _read_result(self, progress: Progress, *, earlier: bool) -> None:
-        """Read the result of a job, if there is one. One that cannot be read is renamed, and the job done again."""
+        """Read the result of a job, if there is one. If it cannot be read, rename it, so that the job is done again."""
         key = progress.job.key
         try:
             progress.record = self.store.result(key)
@@ -155,8 +157,8 @@ class Runner:
             progress.seconds = progress.record["seconds"]
 
     def _failure(self, progress: Progress, status: int) -> str:
-        """Return what happened to a job that failed, where its log is, and the last lines of it."""
+        """Describe how a job failed, with the path and the last lines of its log."""
         log = self.store.folder(progress.job.key) / "log.txt"
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
-        said = f"run '{progress.job.label}' failed ({describe_exit(status)}); its log is {log}, which ends:"
-        return "\n".join([said, *(f"  {line}" for line in lines[-TAIL:])])
+        message = f"run '{progress.job.label}' failed ({describe_exit(status)}); its log is {log}, which ends:"
+        return "\n".join([message, *(f"  {line}" for line in lines[-TAIL:])])

@@ -1,4 +1,4 @@
-"""The folders of jobs, and their results in one small file, which outlives the machine that did them and its models."""
+"""The folders of jobs; and the results of many jobs in one small file, which can be committed without the models."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Unreadable(ValueError):
 
 
 class Store:
-    """A folder of jobs, each in a folder of its key: job.json when it is asked, log.txt, and result.json at the end.
+    """A folder with a folder for each job, named by its key: job.json from the start, log.txt, result.json at the end.
 
     Args:
-        kept: a folder with results of jobs that ran elsewhere (`headway.bench.study.store`); it has none of the other
-            files of these jobs, such as models.
+        kept: folder to which `export_study` wrote results of jobs that ran elsewhere; it has none of the other files
+            of these jobs, such as models.
     """
 
     def __init__(self, path: Path, *, kept: Path | None = None) -> None:
@@ -37,9 +37,9 @@ class Store:
     def write_request(self, job: Job) -> Path:
         """Write the job's job.json, unless it is there, and return the job's folder."""
         folder = self.folder(job.key)
-        asked = {"key": job.key, **asdict(job)}
-        if not (folder / "job.json").is_file() or read_json(folder / "job.json")["config"] != asked["config"]:
-            write_json(folder / "job.json", asked)  # again where it was written before its configuration's form changed
+        request = {"key": job.key, **asdict(job)}
+        if not (folder / "job.json").is_file() or read_json(folder / "job.json")["config"] != request["config"]:
+            write_json(folder / "job.json", request)  # an older version may have written the configuration differently
         return folder
 
     def is_here(self, key: str) -> bool:
@@ -52,17 +52,17 @@ class Store:
         if not path.is_file():
             return self._kept.get(key)
         try:
-            found = read_json(path)
+            record = read_json(path)
         except ValueError as error:
             raise Unreadable(str(error)) from error
-        if not isinstance(found, dict) or found.get("key") != key or not isinstance(found.get("result"), dict):
+        if not isinstance(record, dict) or record.get("key") != key or not isinstance(record.get("result"), dict):
             raise Unreadable(f"{path}: expected the result of {key}, got something else.")
-        return found
+        return record
 
     def difference_from_kept(self, job: Job) -> str:
-        """What to say where text that was made here is another than the one of which the result was kept; else nothing.
+        """Describe how text that was prepared here differs from the text of the kept result; return "" if it does not.
 
-        It is the same on every machine, unlike all that is trained on it.
+        Prepared text must be the same on every machine, unlike the models that are trained on it.
         """
         here, kept = self.result(job.key), self._kept.get(job.key)
         if job.kind not in DATA_KINDS or here is None or kept is None:
@@ -74,12 +74,12 @@ class Store:
         if not changed:
             return ""
         return (
-            f"{job.label}: expected it as it was for what is kept in {self.kept}, got another: {'; '.join(changed)}. "
-            f"Put the old files back, or leave --kept out and name another --out to begin anew."
+            f"{job.label}: the data differ from those of the results in {self.kept}: {'; '.join(changed)}. Put the old "
+            f"files back, or leave --kept out and name another --out to begin anew."
         )
 
     def set_aside(self, key: str, why: str = "unreadable") -> Path:
-        """Rename a result that cannot be used, so that the job is done again; nothing is deleted."""
+        """Rename a result that cannot be used, so that the job is done again; return its new path."""
         path = self.folder(key) / "result.json"
         aside = path.with_name(f"result.{why}-{time.time_ns()}.json")
         path.rename(aside)
@@ -87,17 +87,17 @@ class Store:
 
 
 def export_study(folder: Path, target: Path) -> list[Path]:
-    """Copy what is worth committing: results.json on one line, what each analysis measured, and the jobs' results.
+    """Copy what is worth committing: results.json, the measures of each analysis, and the results of all jobs.
 
-    With the last of these `headway study --kept` goes on elsewhere.
+    From the results of jobs, `headway study --kept` can continue the study on another machine.
     """
     results = read_json(folder / "results.json")
     kept = [target / "results.json", write_records(target, _records(results, folder, target))]
     with atomic_path(kept[0]) as temporary:
         temporary.write_text(json.dumps(results, ensure_ascii=False) + "\n", encoding="utf-8")
-    for row, found in results["analysis"].items():
+    for row, analysis in results["analysis"].items():
         place = Path("analysis", file_name(row), "measures.json")
-        measures = folder / results["study"]["store"] / found["folder"] / "analysis" / "measures.json"
+        measures = folder / results["study"]["store"] / analysis["folder"] / "analysis" / "measures.json"
         if not measures.is_file() and results["study"].get("kept"):
             measures = folder / results["study"]["kept"] / place
         if measures.is_file():
@@ -109,7 +109,7 @@ def export_study(folder: Path, target: Path) -> list[Path]:
 
 
 def write_records(folder: Path, records: Mapping[str, Mapping[str, Any]]) -> Path:
-    """Write the records of jobs that are done."""
+    """Write the records of finished jobs to a file, one a line; return its path."""
     path = folder / RECORDS
     lines = [json.dumps(records[key], ensure_ascii=False, separators=(",", ":")) for key in sorted(records)]
     with atomic_path(path) as temporary:
@@ -118,7 +118,7 @@ def write_records(folder: Path, records: Mapping[str, Mapping[str, Any]]) -> Pat
 
 
 def read_records(folder: Path) -> dict[str, dict[str, Any]]:
-    """The records of a folder that `headway report --keep` wrote."""
+    """Read the records in a folder that `headway report --keep` wrote."""
     path = folder / RECORDS
     if not path.is_file():
         raise FileNotFoundError(
@@ -141,16 +141,16 @@ def _records(results: dict[str, Any], folder: Path, target: Path) -> dict[str, A
     for place in (folder, target):
         if (place / RECORDS).is_file():
             earlier |= read_records(place)
-    found = {}
+    records = {}
     for key in dict.fromkeys(job["key"] for job in results["jobs"] if job["state"] == "done"):
         path = folder / about["store"] / key / "result.json"
         if path.is_file():
-            found[key] = read_json(path)
+            records[key] = read_json(path)
         elif key in earlier:
-            found[key] = earlier[key]
+            records[key] = earlier[key]
         else:
             raise FileNotFoundError(
-                f"keep: expected the result of {key}, which is done, in {path.parent}, got none: it would be lost to "
-                f"--kept. Put the job's folder back, or run the study again; nothing was written."
+                f"keep: job {key} is done, but its result is not in {path.parent}, and --kept would lack it. Put the "
+                f"job's folder back, or run the study again; nothing was written."
             )
-    return found
+    return records

@@ -1,4 +1,4 @@
-"""A study from plan to results: lock its folder, do its jobs, collect their results."""
+"""A study from plan to results: lock its folder, run its jobs, collect their results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from headway.bench.study.collect import collected
+from headway.bench.study.collect import collect_results
 from headway.bench.study.estimate import Estimates, free_bytes, wall_time
 from headway.bench.study.executors import Executor
 from headway.bench.study.graph import Planned, jobs
@@ -24,15 +24,15 @@ from headway.bench.study.view import View, duration
 from headway.bench.tasks.training.run_folder import RunFolder, RunStopped
 from headway.storage import read_json, write_json
 
-COLLECT_EVERY = 20.0  # seconds between writings of results.json while jobs go on
+COLLECT_EVERY = 20.0  # seconds after which results.json is written again while jobs run
 DISK_MARGIN = 1.2  # free bytes wanted for each estimated byte
 
 
 class Study:
-    """A plan in its folder: plan.json, jobs/ (or a store elsewhere, which studies may share), results.json.
+    """A plan with its folder, which holds plan.json, results.json and, unless a shared store is given, jobs/.
 
     Args:
-        kept: a folder that `headway report --keep` wrote, whose jobs count as done.
+        kept: folder that `headway report --keep` wrote, whose jobs count as done.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class Study:
     def _check_folder(self) -> None:
         path = self.out / "plan.json"
         if path.is_file():
-            found = read_json(path)
-            named, asked = (found.get("name"), found.get("size")), (self.plan.name, self.plan.size)
-            if named != asked:
+            saved = read_json(path)
+            name, size = saved.get("name"), saved.get("size")
+            if (name, size) != (self.plan.name, self.plan.size):
                 raise FileExistsError(
-                    f"out: expected a new folder or one of study {asked[0]} ({asked[1]}), got {self.out}, which is of "
-                    f"study {named[0]} ({named[1]}). Name another folder; --store shares its jobs."
+                    f"out: expected a new folder or one of study {self.plan.name} ({self.plan.size}), got {self.out}, "
+                    f"which is of study {name} ({size}). Name another folder; --store shares its jobs."
                 )
         elif self.out.is_dir() and any(self.out.glob("[!.]*")):
             raise FileExistsError(
@@ -61,11 +61,11 @@ class Study:
             )
 
     def run(self, executor: Executor, *, console: Console, command: str, rows: Collection[str] = ()) -> dict[str, Any]:
-        """Do the jobs that are not done, and write results.json. A study that was killed goes on where it was.
+        """Run the jobs that are not done, write results.json, and return it. A killed study continues where it was.
 
         Args:
             rows: names of the rows whose jobs are done now; none given means all. Finished jobs of other rows are
-                collected too.
+                collect_results too.
         """
         _check_rows(self.plan, rows)
         self._check_sources()
@@ -73,21 +73,21 @@ class Study:
             return self._run(executor, console, command, rows)
 
     def _check_sources(self) -> None:
-        """Raise where a finished job read a file that has changed: new results would not be comparable with it."""
+        """Raise if a file that a finished job read has changed, because new results could not be compared with it."""
         for job in {each.job.key: each.job for each in self.planned}.values():
             try:
-                found = self.store.result(job.key)
-            except Unreadable:  # it is done again
+                record = self.store.result(job.key)
+            except Unreadable:  # the runner does it again
                 continue
-            if found is None or (job.kind in DATA_KINDS and not self.store.is_here(job.key)):
+            if record is None or (job.kind in DATA_KINDS and not self.store.is_here(job.key)):
                 continue
-            if sources_changed_since(job.kind, job.config, self.store.folder(job.key), found["result"]):
+            if sources_changed_since(job.kind, job.config, self.store.folder(job.key), record["result"]):
                 raise ValueError(
                     f"'{job.label}' was done with files that have changed since. Put the old files back; or name "
                     f"another --out, and another --store where one was named, to begin anew."
                 )
-            if others := self.store.difference_from_kept(job):
-                raise ValueError(others)
+            if difference := self.store.difference_from_kept(job):
+                raise ValueError(difference)
 
     def _run(self, executor: Executor, console: Console, command: str, rows: Collection[str]) -> dict[str, Any]:
         written = 0.0
@@ -98,7 +98,7 @@ class Study:
             relative = {
                 name: None if path is None else os.path.relpath(path, self.out) for name, path in places.items()
             }
-            return collected(self.plan, self.planned, runner.all, command=command, places=relative)
+            return collect_results(self.plan, self.planned, runner.progress, command=command, places=relative)
 
         view = View(console, self.estimates, executor.slots, lambda: best_so_far(results()))
 
@@ -111,16 +111,16 @@ class Study:
 
         runner = Runner([each.job for each in self.planned], self.store, on_change=update, say=view.say)
         if rows:
-            wanted = {each.job.key for each in self.planned if each.row in (None, *rows)}
-            runner.leave_out({each.job.key for each in self.planned} - wanted)
+            chosen = {each.job.key for each in self.planned if each.row in (None, *rows)}
+            runner.leave_out({each.job.key for each in self.planned} - chosen)
         self._check_disk(runner)
         self._write(asdict(self.plan), "plan.json")
         with view:
             view.watch(runner)
             runner.run(executor)
-        found = results()
-        self._write(found)
-        return found
+        final = results()
+        self._write(final)
+        return final
 
     def _write(self, value: Any, name: str = "results.json") -> None:
         try:
@@ -132,7 +132,7 @@ class Study:
             ) from error
 
     def _check_disk(self, runner: Runner) -> None:
-        waiting = [progress.job for progress in runner.all.values() if progress.state == "waiting"]
+        waiting = [progress.job for progress in runner.progress.values() if progress.state == "waiting"]
         needed, free = DISK_MARGIN * sum(self.estimates.of(job).bytes for job in waiting), free_bytes(self.store.path)
         if needed > free:
             raise RunStopped(
@@ -141,10 +141,10 @@ class Study:
             )
 
     def outline(self, slots: int, rows: Collection[str] = ()) -> list[str]:
-        """Return lines with the jobs, which of them are done, and how long the others will take. Nothing is run.
+        """Return lines that list the jobs, whether each is done, and else how long it will take. Nothing is run.
 
         Args:
-            rows: names of the rows whose jobs are listed; none given means all.
+            rows: names of the rows whose jobs are listed; without any, all rows.
         """
         _check_rows(self.plan, rows)
         lines, waiting, size = [], [], 0.0
@@ -175,7 +175,7 @@ def _check_rows(plan: Plan, rows: Collection[str]) -> None:
 
 def best_so_far(results: dict[str, Any]) -> list[str]:
     """Return a line for each column, with its best row."""
-    said = []
+    lines = []
     derived = {row["name"] for row in results["rows"] if row.get("derived")}
     for column, cells in zip(results["columns"], results["cells"], strict=True):
         medians = {
@@ -184,5 +184,5 @@ def best_so_far(results: dict[str, Any]) -> list[str]:
         if medians:
             choose: Callable[..., str] = max if column["higher"] else min
             name = choose(medians, key=lambda row: medians[row])
-            said.append(f"{column['name']} {name} {medians[name]:.{column['digits']}f}")
-    return said
+            lines.append(f"{column['name']} {name} {medians[name]:.{column['digits']}f}")
+    return lines

@@ -16,29 +16,29 @@ from rich.text import Text
 from headway.bench.study.estimate import Estimates, wall_time
 from headway.bench.study.runner import Progress, Runner
 
-SHOWN = 12  # running jobs
-BEST_EVERY = 5.0  # seconds between looks for the best so far
+SHOWN = 12  # running jobs that are listed
+BEST_EVERY = 5.0  # seconds between updates of the best rows
 
 
 class View:
     """Shows the progress of a runner while its `with` block runs.
 
     Args:
-        best: returns a line for each column, with the best row so far.
+        best: function that returns a line for each column, with the best row so far.
     """
 
     def __init__(self, console: Console, estimates: Estimates, slots: int, best: Callable[[], list[str]]) -> None:
         self._console, self._estimates, self._slots, self._best = console, estimates, slots, best
         self._live = Live(console=console, refresh_per_second=2, transient=True) if console.is_terminal else None
         self._runner: Runner | None = None
-        self._said_best: tuple[float, list[str]] = (0.0, [])
+        self._best_lines: tuple[float, list[str]] = (0.0, [])
 
     def watch(self, runner: Runner) -> None:
         """Show the jobs of this runner from now on."""
         self._runner = runner
-        done = sum(progress.state == "done" for progress in runner.all.values())
+        done = sum(progress.state == "done" for progress in runner.progress.values())
         if done:
-            self.say(f"{done} of {len(runner.all)} jobs are done already")
+            self.say(f"{done} of {len(runner.progress)} jobs are done already")
 
     def __enter__(self) -> View:
         if self._live is not None:
@@ -63,7 +63,7 @@ class View:
         if self._live is not None:
             self._live.update(self._render())
         elif progress is not None and progress.state in ("done", "failed", "skipped"):
-            states = [each.state for each in self._runner.all.values()]
+            states = [each.state for each in self._runner.progress.values()]
             took = "" if progress.seconds is None else f" in {duration(progress.seconds)}"
             why = f": {progress.why}" if progress.state == "skipped" else ""
             ended = sum(state in ("done", "failed", "skipped") for state in states)
@@ -72,12 +72,12 @@ class View:
 
     def _left(self) -> float:
         assert self._runner is not None
-        waiting = [each.job for each in self._runner.all.values() if each.state in ("waiting", "running")]
+        waiting = [each.job for each in self._runner.progress.values() if each.state in ("waiting", "running")]
         return wall_time(waiting, self._estimates, self._slots)
 
     def _render(self) -> Any:
         assert self._runner is not None
-        every = list(self._runner.all.values())
+        every = list(self._runner.progress.values())
         counts = {
             state: sum(each.state == state for each in every) for state in ("done", "running", "failed", "skipped")
         }
@@ -86,11 +86,11 @@ class View:
         running = [each for each in every if each.state == "running"]
         for each in running[:SHOWN]:
             table.add_row("running", Text(each.job.label), duration(time.time() - (each.began or time.time())))
-        if time.monotonic() - self._said_best[0] > BEST_EVERY:
-            self._said_best = (time.monotonic(), self._best())
+        if time.monotonic() - self._best_lines[0] > BEST_EVERY:
+            self._best_lines = (time.monotonic(), self._best())
         head = Text(f"{words} of {len(every)} jobs; about {duration(self._left())} left")
         bar = ProgressBar(total=len(every), completed=counts["done"] + counts["failed"] + counts["skipped"], width=60)
-        best = Text("best so far: " + "; ".join(self._said_best[1])) if self._said_best[1] else Text("")
+        best = Text("best so far: " + "; ".join(self._best_lines[1])) if self._best_lines[1] else Text("")
         line = Table.grid()  # a bar alone would not end its line
         line.add_row(bar)
         return Group(head, line, table, best)

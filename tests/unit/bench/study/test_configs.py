@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from headway.bench.study.cells import Cell, cell, mean_cell
-from headway.bench.study.collect import collected
+from headway.bench.study.cells import Cell, mean_cell, read_cell
+from headway.bench.study.collect import collect_results
 from headway.bench.study.graph import jobs
 from headway.bench.study.plans import find_plan
 from headway.bench.study.runner import Progress
@@ -60,12 +60,12 @@ def test_the_best_rate_is_that_of_the_best_median(plan):
     ]
     column = next(column for column in plan.columns if column.name == "Acceptability")
     row = plan.row("diet-rel")
-    found = cell(plan, row, column, finished(plan, row.name, runs))
+    found = read_cell(plan, row, column, finished(plan, row.name, runs))
     assert found.rate == 2e-3 and found.expected == 3
     assert found.values == pytest.approx({"0": 40.0, "1": 50.0, "2": 30.0})
-    metric = cell(plan, row, replace(column, value="dev/matthews"), finished(plan, row.name, runs))
+    metric = read_cell(plan, row, replace(column, value="dev/matthews"), finished(plan, row.name, runs))
     assert metric.values["1"] == pytest.approx(25.0)
-    transfer = cell(plan, row, replace(column, value="transfer/xquad/f1"), finished(plan, row.name, runs))
+    transfer = read_cell(plan, row, replace(column, value="transfer/xquad/f1"), finished(plan, row.name, runs))
     assert transfer.values["0"] == pytest.approx(30.0)
 
 
@@ -81,7 +81,7 @@ def test_results_of_jobs_that_are_not_done_are_empty_and_json(plan):
     progress[some.job.key].state = "failed"
     progress[some.job.key].why = "its log"
     results = json.loads(
-        json.dumps(collected(plan, planned, progress, command="c", places={"store": "jobs"}), allow_nan=False)
+        json.dumps(collect_results(plan, planned, progress, command="c", places={"store": "jobs"}), allow_nan=False)
     )
     assert all(cell["summary"] is None for column in results["cells"] for cell in column.values())
     assert all(claim["verdict"] == "not tested" for claim in results["claims"])
@@ -97,7 +97,7 @@ def test_claims_are_judged_by_the_rule_of_the_ledger(plan):
             score = {"nowhere": 0.02, "input": 0.3, "per-head": 0.5}[place]
             result = {"runs": [run(1e-3, seed, score + seed / 100) for seed in range(3)], "environment": {}}
             progress[each.job.key].record = {"result": result, "seconds": 1.0}
-    claims = collected(plan, planned, progress, command="c", places={"store": "jobs"})["claims"]
+    claims = collect_results(plan, planned, progress, command="c", places={"store": "jobs"})["claims"]
     held = {claim["than"]: claim for claim in claims if claim["column"] == "Acceptability"}
     assert len(held) == 3 and {claim["verdict"] for claim in held.values()} == {"supported"}
     assert held[()]["difference"] == pytest.approx(3.0)  # to chance: 2, 3, 4
@@ -117,7 +117,7 @@ def test_runs_from_one_pretrained_model_are_one_pair(plan):
                 above = 0.1 * (each.row == "diet-rel") * (1 + each.seed)
                 result = {"runs": [run(1e-3, seed, 0.5 + above + seed / 100) for seed in range(3)], "environment": {}}
                 progress[each.job.key].record = {"result": result, "seconds": 1.0}
-        results = collected(several, planned, progress, command="c", places={"store": "jobs"})
+        results = collect_results(several, planned, progress, command="c", places={"store": "jobs"})
         column = [each["name"] for each in results["columns"]].index("Acceptability")
         found = results["cells"][column]["diet-rel"]
         assert len(found["values"]) == 3 * len(seeds)
@@ -135,7 +135,7 @@ def test_the_cost_of_a_row_is_ratios_and_steps_a_second():
     row = plan.row("DIET-REL")
 
     def values(name):
-        return cell(plan, row, columns[name], [(planned, result)]).values
+        return read_cell(plan, row, columns[name], [(planned, result)]).values
 
     assert values("tiny training") == pytest.approx({"round 1": 2.0, "round 2": 1.0})
     assert values("tiny training, steps/s") == pytest.approx({"round 1": 2.0, "round 2": 5.0})
@@ -168,7 +168,7 @@ def test_a_part_fills_its_columns_and_nothing_else(plan):
         if each.task == "builtin:acceptability" and each.job.kind == "finetune":
             runs = [run(1e-3, seed, 0.5 + 0.1 * (each.row == "diet-rel")) for seed in range(3)]
             progress[each.job.key].record = {"result": {"runs": runs, "environment": {}}, "seconds": 1.0}
-    results = collected(whole, planned, progress, command="c", places={"store": "jobs"})
+    results = collect_results(whole, planned, progress, command="c", places={"store": "jobs"})
     counted, scores = results["cells"]
     assert counted["diet-rel"]["values"] == {"counted": 110.0}
     assert scores["diet-rel"]["values"] == pytest.approx({"0": 60.0, "1": 60.0, "2": 60.0})

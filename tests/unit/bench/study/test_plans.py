@@ -70,7 +70,7 @@ def test_every_plan_builds_at_every_size(name, size, data, tmp_path):
     runner = Runner([each.job for each in planned], Store(tmp_path))  # raises where a need does not stand before
     filled = {each.row for each in planned if each.row} or {row.name for row in plan.rows}  # the cost of all is one job
     assert filled == {row.name for row in plan.rows}
-    assert len(runner.all) <= len(planned)
+    assert len(runner.progress) <= len(planned)
     if size == "paper" and not name.startswith(("tisa", "encodings")):  # TISA's recipe is another; ours is no table
         assert any(row.published for row in plan.rows)
 
@@ -246,7 +246,7 @@ def test_equal_work_of_two_plans_is_one_job():
 def test_a_row_of_the_encodings_study_can_be_chosen_alone(name, data):
     plan = find_plan("encodings", "gpu", data)
     kinds = [each.job.kind for each in jobs(plan) if each.row == name]
-    pretrained = ["pretrain"] * len(plan.pretrained(plan.row(name)))
+    pretrained = ["pretrain"] * len(plan.pretraining_seeds(plan.row(name)))
     assert sorted(kinds) == ["analyse", *["finetune"] * 5, "lengths", *pretrained]
     if name == "diet-abs 128":
         assert plan.row(name).choice.sharing == "none" and plan.row(name).choice.options == {"rank": 128}
@@ -265,7 +265,7 @@ def test_a_task_may_begin_with_the_model_of_another():
     plan = replace(find_plan("glue"), after={"builtin:roles": "builtin:role-questions"})
     made = {each.task: each.job for each in jobs(plan) if each.row == plan.baseline and each.job.kind == "finetune"}
     assert made["builtin:roles"].needs == {"pretrain": made["builtin:role-questions"].key}
-    with pytest.raises(ValueError, match="after: expected tasks that stand before"):
+    with pytest.raises(ValueError, match="after: expected each task to come after the one it begins with"):
         replace(plan, after={"builtin:role-questions": "builtin:roles"})
 
 
@@ -296,13 +296,13 @@ TUNED = {"t": quick("builtin:entailment", Start(model="m"), Data())}
             {"rows": (Row(name="a", encoding="none", published={"y": 1.0}),)},
             "published of a: expected some of x, got y",
         ),
-        ({"pretrain": None}, "pretrain: expected a recipe, for column x"),
+        ({"pretrain": None}, "pretrain: column x needs a recipe, and the plan has none"),
         (
             {
                 "columns": (Column(name="x", source="translate", task="t", value="bleu"),),
                 "translate": {"t": replace(builtin_translation(), data=ParallelData())},
             },
-            "translated: expected sentences to score, for column x, got 0",
+            "translated: column x shows BLEU, and the recipe translates no sentences",
         ),
         (
             {"columns": (Column(name="x", source="pretrain", value="acuracy"),)},
@@ -441,7 +441,11 @@ def test_rows_of_each_size():
 
 def test_some_rows_are_pretrained_again_and_nothing_else_is_done_with_them(data):
     plan = find_plan("encodings", "gpu", data)
-    assert plan.again and plan.pretrained(plan.row("tisa")) == (0, 1) and plan.pretrained(plan.row("none")) == (0,)
+    assert (
+        plan.again
+        and plan.pretraining_seeds(plan.row("tisa")) == (0, 1)
+        and plan.pretraining_seeds(plan.row("none")) == (0,)
+    )
     second = [each for each in jobs(plan) if each.seed == 1]
     assert {each.row for each in second} == set(plan.again)
     assert {each.job.kind for each in second} == {"pretrain"}

@@ -28,7 +28,7 @@ STUDY = textwrap.dedent(
     with RayExecutor() as executor:
         print("slots", executor.slots)
         runner.run(executor)
-    for progress in runner.all.values():
+    for progress in runner.progress.values():
         print(progress.job.label, progress.state, progress.result and progress.result["value"])
         print(progress.why)
     """

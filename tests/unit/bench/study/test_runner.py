@@ -26,7 +26,7 @@ def run(jobs, path, slots=2, **rest):
 
 
 def states(runner):
-    return {progress.job.label: progress.state for progress in runner.all.values()}
+    return {progress.job.label: progress.state for progress in runner.progress.values()}
 
 
 def lines(path, job, name):
@@ -47,7 +47,7 @@ def test_jobs_follow_their_needs(fakes, job, tmp_path):
     runner = run([first, left, right, last], tmp_path / "jobs", on_change=watch)
     assert set(states(runner).values()) == {"done"}
     assert began[0] == "first" and began[-1] == "last"
-    assert runner.all[last.key].result == {"name": "last", "value": 0.0}
+    assert runner.progress[last.key].result == {"name": "last", "value": 0.0}
     assert "begins, process" in (tmp_path / "jobs" / last.key / "log.txt").read_text()
 
 
@@ -79,14 +79,14 @@ def test_kept_results_count_as_done(fakes, job, tmp_path):
     with LocalExecutor(1) as executor:
         runner.run(executor)
     assert not (tmp_path / "jobs").exists()
-    assert runner.all[score.key].result == {"kept": 1} and runner.all[score.key].seconds == 2.0
+    assert runner.progress[score.key].result == {"kept": 1} and runner.progress[score.key].seconds == 2.0
     runner = Runner([text, model, score, other], Store(tmp_path / "jobs", kept=tmp_path / "kept"))
     with LocalExecutor(1) as executor:
         runner.run(executor)
     assert set(states(runner).values()) == {"done"}
-    assert runner.all[model.key].result == {"kept": 1}  # nothing that is to be done reads its folder
-    assert runner.all[text.key].result == {"name": "text", "value": 0.0}  # done again, for what it writes
-    assert runner.all[other.key].result == {"name": "other", "value": 0.0}
+    assert runner.progress[model.key].result == {"kept": 1}  # nothing that is to be done reads its folder
+    assert runner.progress[text.key].result == {"name": "text", "value": 0.0}  # done again, for what it writes
+    assert runner.progress[other.key].result == {"name": "other", "value": 0.0}
 
 
 def test_text_that_is_not_the_kept_one_is_no_text_for_others(fakes, job, tmp_path):
@@ -98,9 +98,9 @@ def test_text_that_is_not_the_kept_one_is_no_text_for_others(fakes, job, tmp_pat
         runner = Runner([text, other], Store(tmp_path / "jobs", kept=tmp_path / "kept"))
         with LocalExecutor(1) as executor:
             runner.run(executor)
-        assert states(runner) == {"text": "failed", "other": "skipped"} and runner.all[text.key].result is None
-        assert "text: expected it as it was for what is kept in" in runner.all[text.key].why
-        assert "got another: value was 1.0 and is 2.0. Put the old files back" in runner.all[text.key].why
+        assert states(runner) == {"text": "failed", "other": "skipped"} and runner.progress[text.key].result is None
+        assert "text: the data differ from those of the results in" in runner.progress[text.key].why
+        assert ": value was 1.0 and is 2.0. Put the old files back" in runner.progress[text.key].why
     write_records(tmp_path / "kept", {text.key: {**record, "result": {"value": 2.0}}})
     runner = Runner([text, other], Store(tmp_path / "jobs", kept=tmp_path / "kept"))
     with LocalExecutor(1) as executor:
@@ -143,13 +143,13 @@ def test_what_is_done_is_not_done_again_in_any_study(fakes, job, tmp_path):
     run(jobs, tmp_path / "jobs")
     again = run([*jobs, job("c", jobs)], tmp_path / "jobs")
     assert set(states(again).values()) == {"done"}
-    assert [progress.earlier for progress in again.all.values()] == [True, True, False]
+    assert [progress.earlier for progress in again.progress.values()] == [True, True, False]
     assert all(len(lines(tmp_path / "jobs", each, "attempts")) == 1 for each in jobs)
 
 
 def test_equal_jobs_are_one(fakes, job, tmp_path):
     runner = run([job("a"), job("a")], tmp_path / "jobs")
-    assert len(runner.all) == 1
+    assert len(runner.progress) == 1
     assert job("a", seconds=1).key != job("a").key
 
 
@@ -163,8 +163,8 @@ def test_a_failure_is_reported_with_its_log_and_stops_nobody_else(fakes, job, tm
     assert states(runner) == {"bad": "failed", "after": "skipped", "later": "skipped", "good": "done"}
     assert str(tmp_path / "jobs" / bad.key / "log.txt") in said[0]
     assert "a line of its log" in said[0] and "ValueError: the reason of bad" in said[0]
-    assert runner.all[after.key].why == "needs bad, which failed"
-    assert runner.all[later.key].why == "needs after, which skipped"
+    assert runner.progress[after.key].why == "needs bad, which failed"
+    assert runner.progress[later.key].why == "needs after, which was skipped"
     assert not (tmp_path / "jobs" / bad.key / "result.json").exists()
     run([bad], tmp_path / "jobs")
     assert len(lines(tmp_path / "jobs", bad, "attempts")) == 2  # a new study tries again
@@ -225,7 +225,7 @@ def test_a_killed_job_is_failed_and_the_next_ones_go_on(fakes, job, tmp_path):
     with LocalExecutor(2) as executor:
         runner.run(executor)
     assert states(runner) == {"slow": "failed", "quick": "done"}
-    assert "killed by signal 9, perhaps for lack of memory" in runner.all[slow.key].why
+    assert "killed by signal 9, perhaps for lack of memory" in runner.progress[slow.key].why
 
 
 STUDY = textwrap.dedent(
@@ -248,8 +248,8 @@ STUDY = textwrap.dedent(
         runner = Runner(jobs, Store(Path(sys.argv[1])))
         with LocalExecutor(2) as executor:
             runner.run(executor)
-        assert all(progress.state == "done" for progress in runner.all.values())
-        print(sum(progress.result["value"] for progress in runner.all.values()))
+        assert all(progress.state == "done" for progress in runner.progress.values())
+        print(sum(progress.result["value"] for progress in runner.progress.values()))
     """
 )
 

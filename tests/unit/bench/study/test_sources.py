@@ -126,7 +126,7 @@ def test_text_that_was_made_here_must_be_the_one_of_what_is_kept(tmp_path):
     done = Store(tmp_path / "out" / "jobs").result(first.key)
     assert done["result"]["fingerprint"]
     write_records(tmp_path / "kept", {first.key: {**done, "result": {**done["result"], "fingerprint": "another"}}})
-    with pytest.raises(ValueError, match=r"what is kept in .*kept, got another: fingerprint was another and is"):
+    with pytest.raises(ValueError, match=r"differ from those of the results in .*kept: fingerprint was another and is"):
         Study(plan, tmp_path / "out", kept=tmp_path / "kept").run(None, console=Console(), command="")
 
 

@@ -15,7 +15,7 @@ from headway.bench.data.text.tokenizers import train_tokenizer
 from headway.bench.report.study.position_tables import draw_versions, position_tables, save_position_tables
 from headway.bench.report.study.tables import as_markdown
 from headway.bench.study import kinds
-from headway.bench.study.cells import cell
+from headway.bench.study.cells import read_cell
 from headway.bench.study.graph import jobs
 from headway.bench.study.plans import find_plan
 from headway.bench.study.plans.tisa_models import STEPS
@@ -58,7 +58,7 @@ def test_versions_of_size_quick_are_checkpoints_that_pretraining_keeps():
 
 
 def test_models_are_asked_of_this_plan_alone():
-    with pytest.raises(ValueError, match="models: expected the plan tisa-models"):
+    with pytest.raises(ValueError, match="models: only the plan tisa-models"):
         find_plan("glue", "paper", models=("bert-base-uncased",))
     with pytest.raises(ValueError, match="got an empty text"):
         find_plan("tisa-models", models=(" , ",))
@@ -134,7 +134,7 @@ def test_folders_and_checkpoints_are_read_analysed_and_shown(folders, tmp_path):
     assert found["r2"] == pytest.approx(want) and found["positions"] == 40
     np.testing.assert_allclose(found["picture"], table @ table.T, rtol=1e-4, atol=1e-5)
     own = [(each, result) for each, result in finished if each.row == plan.rows[0].name]
-    assert cell(plan, plan.rows[0], plan.columns[0], own).values == {"measured": pytest.approx(want)}
+    assert read_cell(plan, plan.rows[0], plan.columns[0], own).values == {"measured": pytest.approx(want)}
     assert results[plan.rows[1].name]["table"]["r2"] != results[plan.rows[2].name]["table"]["r2"]
 
     shown = saved_results(plan, results, scores=(50.0, 60.0, 70.0))

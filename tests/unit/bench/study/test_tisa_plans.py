@@ -8,7 +8,7 @@ import pytest
 
 from headway.bench.data.transfer.tasks import find_task
 from headway.bench.report.study.tables import as_csv, as_markdown
-from headway.bench.study.collect import collected
+from headway.bench.study.collect import collect_results
 from headway.bench.study.gains import gain_cells
 from headway.bench.study.graph import jobs
 from headway.bench.study.plans import find_plan
@@ -79,7 +79,7 @@ def test_results_have_the_rows_of_gains_and_reports_show_them():
         progress[each.job.key] = Progress(job=each.job, state="done" if done else "waiting")
         if done:
             progress[each.job.key].record = {"result": result}
-    results = collected(plan, planned, progress, command="", places={"store": ".", "kept": None})
+    results = collect_results(plan, planned, progress, command="", places={"store": ".", "kept": None})
     rte = results["cells"][[column["name"] for column in results["columns"]].index("RTE")]
     assert rte["Δ"]["summary"]["median"] == 25.0 and rte["Δ%"]["summary"]["median"] == 50.0
     assert [row["name"] for row in results["rows"]][-2:] == ["Δ", "Δ%"]

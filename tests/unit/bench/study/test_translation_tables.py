@@ -7,7 +7,7 @@ import gzip
 import pytest
 
 from headway.bench.study.cells import Cell
-from headway.bench.study.collect import _relative
+from headway.bench.study.collect import relative_cells
 from headway.bench.study.graph import jobs
 from headway.bench.study.plans import find_plan
 
@@ -240,6 +240,6 @@ def test_steps_a_second_are_shown_beside_the_absolute_model_of_the_same_size():
         (row.name, column.name): Cell(values={"0": speeds[row.name]} if row.name in speeds else {}, expected=1)
         for row in plan.rows
     }
-    found = {name: dict(cell.values) for (name, _), cell in _relative(plan, column, cells).items()}
+    found = {name: dict(cell.values) for (name, _), cell in relative_cells(plan, column, cells).items()}
     assert found["Shaw et al."]["0"] == pytest.approx(-7.0) and found["big, Shaw et al."]["0"] == pytest.approx(-25.0)
     assert found["big, sinusoidal"] == {"0": 0.0} and found["sinusoidal + Shaw et al."] == {}

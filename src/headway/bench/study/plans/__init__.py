@@ -62,29 +62,31 @@ SIZES = ("quick", "gpu", "paper")
 
 
 def find_plan(name: str, size: str = "quick", data: str | None = None, models: tuple[str, ...] = ()) -> Plan:
-    """The plan of a name, or of a file that defines `plan(size, data)`.
+    """Return the plan with a name, or the plan of a Python file that defines `plan(size, data)`.
 
     Args:
         size: quick (the built-in language, two cores, minutes), gpu (one GPU, under an hour), or paper (as published).
-        data: a folder with corpus/, glue/, xtreme/ and translation/, for the larger sizes.
+        data: folder with corpus/, glue/, xtreme/ and translation/, for the larger sizes.
         models: pretrained models, for the plan tisa-models.
     """
     if size not in SIZES:
         raise ValueError(f"size: expected one of {', '.join(SIZES)}, got {size!r}.")
     if data is not None and not Path(data).is_dir():
-        raise FileNotFoundError(f"data: expected a folder, got {data}, which is none.")
+        raise FileNotFoundError(f"data: expected a folder, got {data}, which is not one.")
     if models and name != "tisa-models":
-        raise ValueError(f"models: expected the plan tisa-models, which compares pretrained models, got {name}.")
+        raise ValueError(
+            f"models: only the plan tisa-models compares pretrained models; this plan is {name}. Leave models out."
+        )
     if models:
         return tisa_models(size, data, models)
     if name in PLANS:
         return PLANS[name](size, data)
     if name.endswith(".py"):
-        return _of_file(Path(name))(size, data)
+        return _load_plan_function(Path(name))(size, data)
     raise ValueError(f"plan: expected one of {', '.join(PLANS)}, or a Python file with a function plan, got {name!r}.")
 
 
-def _of_file(path: Path) -> Callable[[str, str | None], Plan]:
+def _load_plan_function(path: Path) -> Callable[[str, str | None], Plan]:
     if not path.is_file():
         raise FileNotFoundError(f"plan: expected a Python file, got {path}, which does not exist.")
     spec = importlib.util.spec_from_file_location(f"headway_plan_{path.stem}", path)
@@ -98,16 +100,16 @@ def _of_file(path: Path) -> Callable[[str, str | None], Plan]:
     if not callable(function):
         raise ValueError(f"plan: expected {path} to define plan(size, data), got no such function.")
 
-    def made(size: str, data: str | None) -> Plan:
+    def checked(size: str, data: str | None) -> Plan:
         try:
-            found = function(size, data)
+            plan = function(size, data)
         except Exception as error:
-            got = f"{type(error).__name__}: {error}"
-            raise ValueError(f"plan: expected plan(size, data) of {path} to run, got {got}.") from error
-        if not isinstance(found, Plan):
+            problem = f"{type(error).__name__}: {error}"
+            raise ValueError(f"plan: expected plan(size, data) of {path} to run, got {problem}.") from error
+        if not isinstance(plan, Plan):
             raise ValueError(
-                f"plan: expected {path} to return a headway.bench.study.plan.Plan, got {type(found).__name__}."
+                f"plan: expected {path} to return a headway.bench.study.plan.Plan, got {type(plan).__name__}."
             )
-        return found
+        return plan
 
-    return made
+    return checked

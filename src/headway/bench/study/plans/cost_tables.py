@@ -25,7 +25,7 @@ TABLE_6: tuple[tuple[Row, tuple[float, float, float, float]], ...] = (
 
 
 def cost(size: str, data: str | None) -> Plan:
-    """Table 1: time of a step over BERT with positions at the input."""
+    """Plan Table 1: the time of a step over that of BERT with positions at the input."""
     columns = tuple(
         column
         for model in MODELS[size]
@@ -66,9 +66,9 @@ def cost(size: str, data: str | None) -> Plan:
 
 
 def parameters(size: str, data: str | None) -> Plan:
-    """Table 6: parameters, counted from shapes, beside the GLUE and XTREME averages of the same rows.
+    """Plan Table 6: parameters, counted from shapes, beside the GLUE and XTREME averages of the same rows.
 
-    Size quick counts alone; others also pretrain and fine-tune, as the plans of Tables 2, 3, 5 and 9 do.
+    Size quick only counts; the others also pretrain and fine-tune, as the plans of Tables 2, 3, 5 and 9 do.
     """
     averages = size != "quick"
     names = ("English", "GLUE", "multilingual", "XTREME")
@@ -82,7 +82,7 @@ def parameters(size: str, data: str | None) -> Plan:
         if averages:
             columns.append(Column(name=task, source="part", task=task, value="Avg", measure="mean of the tasks"))
     shown = {column.name for column in columns}
-    own = {"English", "multilingual"} if size != "paper" else shown  # models of other sizes have no published scores
+    own = {"English", "multilingual"} if size != "paper" else shown  # published scores are those of size paper
     rows = tuple(
         replace(row, published={name: value for name, value in zip(names, figures, strict=True) if name in own})
         for row, figures in TABLE_6

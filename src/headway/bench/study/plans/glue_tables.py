@@ -104,7 +104,7 @@ TABLE_9: tuple[Row, ...] = (
 
 
 def glue(size: str, data: str | None) -> Plan:
-    """Table 2: encodings at the input against encodings per head."""
+    """Plan Table 2: encodings at the input against encodings per head."""
     claims = (
         Claim(
             says="per-head encodings are above position at the input",
@@ -132,12 +132,12 @@ def glue(size: str, data: str | None) -> Plan:
 
 
 def glue_segments(size: str, data: str | None) -> Plan:
-    """Table 8: position and segments, at the input and per head."""
+    """Plan Table 8: positions and segments, at the input and per head."""
     return glue_plan("glue-segments", "Position and segments on GLUE, Table 8", TABLE_8, size, data)
 
 
 def glue_sharing(size: str, data: str | None) -> Plan:
-    """Table 9: sharing between heads and between layers."""
+    """Plan Table 9: sharing between heads and between layers."""
     claims = (
         Claim(
             says="sharing between heads hurts DIET-REL",
@@ -211,7 +211,7 @@ def glue_columns(size: str) -> tuple[Column, ...]:
 
 
 def builtin_column(task: str) -> Column:
-    """Return the column of a task of the built-in language, whose answer is in the order of words."""
+    """Return the column of a task of the built-in language, whose answers depend on the order of words."""
     return {
         "builtin:acceptability": Column(
             name="Acceptability", source="finetune", task=task, measure="Matthews × 100", chance=0.0, order=True

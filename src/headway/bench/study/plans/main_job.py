@@ -42,7 +42,7 @@ COLUMNS = (
 
 
 def quick(size: str = "quick", data: str | None = None) -> Plan:
-    """Where should position go? Ten encodings, one small encoder, tasks that are in the word order."""
+    """Plan the main job: ten encodings in one small encoder, on tasks whose answers depend on word order."""
     _only_quick(size)
     return Plan(
         name="quick",
@@ -74,7 +74,10 @@ def quick(size: str = "quick", data: str | None = None) -> Plan:
 
 
 def questions(size: str = "quick", data: str | None = None) -> Plan:
-    """Why the main job asks about one fact: on two facts, short training ranks encodings by how they guess."""
+    """Plan questions on one fact and on two, which shows why the main job asks about one.
+
+    With two facts, scores after short training depend on how an encoding guesses.
+    """
     _only_quick(size)
     one, two = builtin_tasks(("builtin:role-questions", "builtin:questions")).values()
     steps = 250

@@ -10,13 +10,13 @@ from headway.bench.tasks.finetune.recipes import full
 from headway.bench.tasks.pretrain import EncoderChoice, Intervals, Optimisation, PretrainConfig, Text
 from headway.bench.tasks.pretrain.recipes import paper, paper_multilingual
 
-FIRST = Start(model="the pretrained encoder of the row")  # filled in by the job
-LIMIT = 20_000  # examples of size gpu
-PARTS = ("corpus", "glue", "xtreme", "translation")  # of a folder of data; a plan reads some
+ROW_MODEL = Start(model="the pretrained encoder of the row")  # the job fills in the folder
+LIMIT = 20_000  # examples of a task at size gpu
+PARTS = ("corpus", "glue", "xtreme", "translation")  # folders in a folder of data, of which a plan reads some
 
 
 def pretraining(size: str, data: str | None, *, length: int = 128) -> PretrainConfig:
-    """English, or the built-in language."""
+    """Return the recipe for pretraining on English, or on the built-in language at size quick."""
     if size == "quick":
         return builtin_pretraining()
     if size == "gpu":
@@ -28,7 +28,7 @@ def pretraining(size: str, data: str | None, *, length: int = 128) -> PretrainCo
 
 
 def multilingual_pretraining(size: str, data: str | None) -> PretrainConfig:
-    """All languages of the folder; of the built-in language there is one."""
+    """Return the recipe for pretraining on all languages of the folder, or on the built-in one at size quick."""
     if size == "quick":
         return builtin_pretraining()
     if size == "gpu":
@@ -40,7 +40,7 @@ def multilingual_pretraining(size: str, data: str | None) -> PretrainConfig:
 
 
 def builtin_pretraining() -> PretrainConfig:
-    """A small encoder on the built-in language, half a minute on one core."""
+    """Return the recipe of a small encoder on the built-in language, which takes half a minute on one core."""
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     return PretrainConfig(
@@ -52,7 +52,7 @@ def builtin_pretraining() -> PretrainConfig:
 
 
 def small_pretraining(corpus: tuple[str, ...], *, kind: str, length: int) -> PretrainConfig:
-    """BERT-small, some minutes on one GPU."""
+    """Return the recipe of BERT-small, which takes some minutes on one GPU."""
     return PretrainConfig(
         model=EncoderChoice(preset="bert-small"),
         text=Text(corpus=corpus, kind=kind, vocab_size=16_000, length=length),
@@ -62,10 +62,10 @@ def small_pretraining(corpus: tuple[str, ...], *, kind: str, length: int) -> Pre
 
 
 def builtin_finetuning(task: str, *, rate: float, limit: int, epochs: int = 1, batch: int = 32) -> FinetuneConfig:
-    """Three seeds of one rate on one of the built-in language's tasks, whose answers have two words."""
+    """Return the recipe for a task of the built-in language, whose answers have two words: one rate, three seeds."""
     return FinetuneConfig(
         task=task,
-        start=FIRST,
+        start=ROW_MODEL,
         data=Data(limit=limit),
         grid=Grid(rates=(rate,), seeds=(0, 1, 2)),
         protocol=Protocol(epochs=epochs, length=64, batch=batch),
@@ -74,8 +74,8 @@ def builtin_finetuning(task: str, *, rate: float, limit: int, epochs: int = 1, b
 
 
 def finetuning(task: str, data: Data, size: str) -> FinetuneConfig:
-    """A published task: the DIET paper's grid, or three seeds of one rate."""
-    config = full(task, FIRST, data)
+    """Return the recipe for a published task: the DIET paper's grid at size paper, else one rate and three seeds."""
+    config = full(task, ROW_MODEL, data)
     if size == "paper":
         return config
     length = min(config.protocol.length, 256)
@@ -89,21 +89,24 @@ def finetuning(task: str, data: Data, size: str) -> FinetuneConfig:
 
 
 def folder(data: str | None, *parts: str) -> str:
-    """The folder that was given, in which these parts must be; text in corpus/ is looked for when it is read."""
+    """Return the folder of data; raise if there is none, or if it lacks a part.
+
+    Text in corpus/ is looked for when it is read.
+    """
     if data is None:
         named = ", ".join(f"{part}/" for part in parts or PARTS)
         raise ValueError(f"data: expected a folder with {named}, got none. Pass --data.")
     missing = [part for part in parts if part != "corpus" and not (Path(data) / part).is_dir()]
     if missing:
         raise FileNotFoundError(
-            f"data: expected {', '.join(f'{part}/' for part in parts)} in {data}, got no {', '.join(missing)}. "
-            f"The guide on studies says which files they hold."
+            f"data: expected {', '.join(f'{part}/' for part in parts)} in {data}, got no {', '.join(missing)}. The "
+            f"guide on studies (docs/guides/studies.md) says which files they hold."
         )
     return data
 
 
 def corpora(data: str, *, english: bool = False) -> tuple[str, ...]:
-    """Files of DATA/corpus, each with its language, which is what its name begins with: en-wiki.txt is en."""
+    """List the files of DATA/corpus as LANGUAGE=FILE; names of files begin with the language, as in en-wiki.txt."""
     found = sorted(path for path in (Path(data) / "corpus").glob("*-*.*") if path.is_file())
     named = tuple(f"{path.name.split('-')[0]}={path}" for path in found)
     if english:

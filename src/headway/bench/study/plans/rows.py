@@ -12,9 +12,9 @@ DIET = "Chen et al. (2021b), “A Simple and Effective Positional Encoding for T
 SHAW = "Shaw et al. (2018), “Self-Attention with Relative Position Representations”"
 TISA = "Wennberg and Henter (2021), “The Case for Translation-Invariant Self-Attention”"
 
-# Encodings of the papers' rows with numbers that are added to scores.
+# Those of the papers' encodings whose parameters are added to scores.
 ADDED = ("t5", "diet-abs", "diet-rel", "abs-scalar", "rel-scalar")
-FASTER = 10.0  # times the rate, in short runs, for numbers that are added to scores; see Optimisation.position_rate
+FASTER = 10.0  # factor of the learning rate, in short runs, of parameters that are added to scores
 FASTER_NOTE = (
     f"Numbers that are added to scores are trained at {FASTER:.0f} times the rate: Adam moves each by at most the rate "
     "a step, and in so few steps they would stay too small."
@@ -81,16 +81,16 @@ def performer(features: int) -> tuple[Row, Row]:
 
 
 def published(row: Row, columns: tuple[str, ...], figures: tuple[float, ...]) -> Row:
-    """Return the row with the figures of a line of a table, column by column."""
+    """Return the row with the published figures of its line in a table, column by column."""
     return replace(row, published=dict(zip(columns, figures, strict=True)))
 
 
 def of_size(rows: tuple[Row, ...], size: str, *, shorter: int = 1) -> tuple[Row, ...]:
-    """Return a paper's rows for a size; other sizes than paper have no published figures, because models differ.
+    """Return a paper's rows for a size. Published figures are dropped unless it is paper, because models differ.
 
     Args:
-        shorter: the ratio of the paper's text length to that of size gpu, by which projected lengths and windows are
-            divided.
+        shorter: factor by which texts at size gpu are shorter than the paper's; projected lengths and windows are
+            divided by it.
     """
     if size == "paper":
         return rows

@@ -153,26 +153,26 @@ TRANSLATION_CHOICES = (
 
 
 def scalar_place_glue(size: str, data: str | None) -> Plan:
-    """Table 1: absolute positions at the input and per head, on GLUE."""
+    """Plan Table 1: absolute positions at the input and per head, on GLUE."""
     claims = (_claim("absolute positions per head are above those at the input", ABS_INPUT, DEVLIN, "Sec. 2.4"),)
     return _glue("scalar-place-glue", "Absolute positions per head on GLUE, Table 1", TABLE_1, size, data, claims)
 
 
 def scalar_place_xtreme(size: str, data: str | None) -> Plan:
-    """Table 2: absolute positions at the input and per head, on XTREME."""
+    """Plan Table 2: absolute positions at the input and per head, on XTREME."""
     claims = (_claim("absolute positions per head are above those at the input", ABS_INPUT, DEVLIN, "Sec. 2.4"),)
     return _xtreme("scalar-place-xtreme", "Absolute positions per head on XTREME, Table 2", TABLE_2, size, data, claims)
 
 
 def scalar_glue(size: str, data: str | None) -> Plan:
-    """Table 4: REL-SCALAR beside earlier encodings, on GLUE."""
+    """Plan Table 4: REL-SCALAR beside earlier encodings, on GLUE."""
     return _glue("scalar-glue", "GLUE, Table 4", TABLE_4, size, data, (_per_head("Sec. 4.1"),))
 
 
 def scalar_xtreme(size: str, data: str | None) -> Plan:
-    """Table 5: REL-SCALAR beside earlier encodings, on XTREME."""
+    """Plan Table 5: REL-SCALAR beside earlier encodings, on XTREME."""
     claims = [_per_head("Sec. 4.2")]
-    if size != "quick":  # whose tasks have no XNLI
+    if size != "quick":  # size quick has no XNLI
         claims.append(
             Claim(
                 says="segments per head are worth one point on XNLI",
@@ -187,7 +187,7 @@ def scalar_xtreme(size: str, data: str | None) -> Plan:
 
 
 def scalar_translation(size: str, data: str | None) -> Plan:
-    """Table 6: REL-SCALAR beside earlier encodings, in translation."""
+    """Plan Table 6: REL-SCALAR beside earlier encodings, in translation."""
     column = "verb-final" if size == "quick" else "EN-DE"
     names = [row.name for row, _ in TABLE_6]
     claims = (
@@ -241,32 +241,32 @@ def scalar_base() -> TranslateConfig:
 
 
 def scalar_sharing_glue(size: str, data: str | None) -> Plan:
-    """Table 8: sharing of REL-SCALAR, on GLUE."""
+    """Plan Table 8: sharing of REL-SCALAR, on GLUE."""
     claims = _sharing(REL_HEADS, REL_LAYERS, REL)
     return _glue("scalar-sharing-glue", "Sharing of REL-SCALAR on GLUE, Table 8", TABLE_8, size, data, claims)
 
 
 def scalar_sharing_xtreme(size: str, data: str | None) -> Plan:
-    """Table 9: sharing of REL-SCALAR, with segments at the input and per head, on XTREME."""
+    """Plan Table 9: sharing of REL-SCALAR, with segments at the input and per head, on XTREME."""
     claims = _sharing(REL_HEADS, REL_LAYERS, REL) + _sharing(REL_HEADS_INPUT, REL_LAYERS_INPUT, REL_INPUT)
     return _xtreme("scalar-sharing-xtreme", "Sharing of REL-SCALAR on XTREME, Table 9", TABLE_9, size, data, claims)
 
 
 def scalar_segments_glue(size: str, data: str | None) -> Plan:
-    """Table 10: positions and segments at the input and per head, on GLUE."""
+    """Plan Table 10: positions and segments at the input and per head, on GLUE."""
     return _glue(
         "scalar-segments-glue", "Positions and segments on GLUE, Table 10", TABLE_10, size, data, _relative_is_above()
     )
 
 
 def scalar_segments_xtreme(size: str, data: str | None) -> Plan:
-    """Table 11: positions and segments at the input and per head, on XTREME."""
+    """Plan Table 11: positions and segments at the input and per head, on XTREME."""
     title = "Positions and segments on XTREME, Table 11"
     return _xtreme("scalar-segments-xtreme", title, TABLE_11, size, data, _relative_is_above())
 
 
 def scalar_rank(size: str, data: str | None) -> Plan:
-    """Table 12: rank of ABS-SCALAR, on XTREME."""
+    """Plan Table 12: the rank of ABS-SCALAR, on XTREME."""
     claims = (_claim("rank 128 is above rank 64", ABS_128, ABS, "Sec. 4.4.3"),)
     return _xtreme("scalar-rank", "Rank of ABS-SCALAR on XTREME, Table 12", TABLE_12, size, data, claims)
 

@@ -13,9 +13,9 @@ from headway.bench.study.plans.tisa_tables import tisa_columns, tisa_tasks
 from headway.bench.tasks.finetune import FinetuneConfig
 from headway.bench.tasks.pretrain import Intervals
 
-FIGURE_1 = ("google-bert/bert-base-uncased", "FacebookAI/roberta-base")  # and ALBERT base v1 and xxlarge v2, below
+FIGURE_1 = ("google-bert/bert-base-uncased", "FacebookAI/roberta-base")  # its ALBERTs, base v1 and xxlarge v2: below
 FIGURE_2 = tuple(f"albert/albert-{size}-v1,albert/albert-{size}-v2" for size in ("base", "large", "xlarge", "xxlarge"))
-FIGURE_4 = (  # ours: the text says "additional" models and names none
+FIGURE_4 = (  # our choice: the paper says "additional" models and names none
     "google-bert/bert-large-uncased",
     "FacebookAI/roberta-large",
     "google/electra-base-discriminator",
@@ -23,7 +23,7 @@ FIGURE_4 = (  # ours: the text says "additional" models and names none
     "FacebookAI/xlm-roberta-base",
 )
 MODELS = {"gpu": (FIGURE_1[0], FIGURE_2[0]), "paper": (*FIGURE_1, *FIGURE_2, *FIGURE_4)}
-STEPS = (100, 200, 400, 800)  # of the built-in pretraining, whose checkpoints are the versions of size quick
+STEPS = (100, 200, 400, 800)  # at size quick, versions of a model are its checkpoints after so many steps
 BUILTIN = ("builtin:acceptability", "builtin:roles")
 PAPER = "Wennberg and Henter (2021), Sec. 3.1, Fig. 2"
 ENCODING = "learned:segments=input"
@@ -35,11 +35,11 @@ CHOICES = (  # of ours, where the text that we have is silent
 
 
 def tisa_models(size: str, data: str | None, models: tuple[str, ...] = ()) -> Plan:
-    """Figs. 1 and 4, the inner products of position embeddings; Fig. 2, their Toeplitz R² against dev-set scores.
+    """Plan Figs. 1 and 4, inner products of position embeddings, and Fig. 2, their Toeplitz R² against dev scores.
 
     Args:
-        models: folders or names on the Hub; later versions of a model follow it after commas. Without any, those of
-            the paper, or at size quick checkpoints of a small model of ours.
+        models: folders or names on the Hub; later versions of a model follow it after commas. By default, models of
+            the paper, or at size quick checkpoints of one small model.
     """
     models = models or MODELS.get(size, ())
     rows = tuple(row for versions in models for row in _versions(versions)) if models else _checkpoints()
@@ -73,7 +73,7 @@ def tisa_models(size: str, data: str | None, models: tuple[str, ...] = ()) -> Pl
 
 
 def _claims(rows: tuple[Row, ...]) -> tuple[Claim, ...]:
-    """Claim of models with several versions that the last has a higher R², and a higher score, than the first."""
+    """Return the claims that a model's last version has a higher R², and a higher score, than its first."""
     followed = {row.version_of for row in rows if row.version_of}
     first = tuple(row.name for row in rows if row.name in followed and not row.version_of)
     last = tuple(row.name for row in rows if row.version_of and row.name not in followed)
@@ -131,7 +131,7 @@ def _checkpoints() -> tuple[Row, ...]:
 
 
 def _with_short_names(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    """Name rows by the ends of their models' paths, as far as these differ."""
+    """Name rows by the last two parts of their models' paths, unless two rows would have the same name."""
     short = {
         row.name: "/".join(part for part in Path(row.name).parts[-2:] if part != "/") if row.model else row.name
         for row in rows

@@ -104,7 +104,7 @@ BIG_CHOICE = (
 
 
 def translation(size: str, data: str | None) -> Plan:
-    """Table 4 of the DIET paper."""
+    """Plan Table 4 of the DIET paper."""
     lines = TABLE_4 if size == "quick" else (*TABLE_4, *TO_SOURCE_TOO)
     task = _first_task(size)
     names = [row.name for row, _ in TABLE_4]
@@ -136,7 +136,7 @@ def translation(size: str, data: str | None) -> Plan:
 
 
 def shaw_translation(size: str, data: str | None) -> Plan:
-    """Table 1 of Shaw et al.; big models at size paper only."""
+    """Plan Table 1 of Shaw et al.; big models are at size paper only."""
     big = shaw_big()
     weaker_dropout = replace(big, model=replace(big.model, changes={"hidden_dropout_prob": 0.1}))
     published = {"EN-DE": shaw_base(), "EN-FR": shaw_base(), "EN-DE/big": big, "EN-FR/big": weaker_dropout}
@@ -214,7 +214,7 @@ def _with_speed(plan: Plan) -> Plan:
 
 
 def shaw_clip(size: str, data: str | None) -> Plan:
-    """Table 2 of Shaw et al.: the distance at which offsets are clipped."""
+    """Plan Table 2 of Shaw et al.: the distance at which offsets are clipped."""
     lines = tuple(
         (Row(name=f"k = {clip}", encoding=f"shaw:clip={clip},sharing=none,segments=none"), (figure,))
         for clip, figure in CLIPS.items()
@@ -233,7 +233,7 @@ def shaw_clip(size: str, data: str | None) -> Plan:
 
 
 def shaw_parts(size: str, data: str | None) -> Plan:
-    """Table 3 of Shaw et al.: relative representations in keys, in values, in both, in neither."""
+    """Plan Table 3 of Shaw et al.: relative representations in keys, in values, in both, in neither."""
     names = {(True, True): "keys and values", (True, False): "keys", (False, True): "values", (False, False): "neither"}
     lines = tuple((Row(name=names[parts], encoding=_shaw(*parts)), (figure,)) for parts, figure in PARTS.items())
     claims = (

@@ -89,7 +89,7 @@ TABLE_5: tuple[Row, ...] = tuple(
 
 
 def xtreme(size: str, data: str | None) -> Plan:
-    """Table 3: encodings at the input against encodings per head, in many languages."""
+    """Plan Table 3: encodings at the input against encodings per head, in many languages."""
     names = [row.name for row in TABLE_3]
     claims = (
         Claim(
@@ -111,7 +111,7 @@ def xtreme(size: str, data: str | None) -> Plan:
 
 
 def xtreme_ablation(size: str, data: str | None) -> Plan:
-    """Table 5: sharing, segments and rank."""
+    """Plan Table 5: sharing, segments and rank."""
     claims = (
         Claim(
             says="sharing between heads is worse than between layers",
@@ -132,7 +132,7 @@ def xtreme_ablation(size: str, data: str | None) -> Plan:
 
 
 def long_range(size: str, data: str | None) -> Plan:
-    """The Linformer rows of Table 3, and others whose cost is linear, beside the full attention of BERT.
+    """Plan the Linformer rows of Table 3 and other attention at linear cost, beside BERT's full attention.
 
     Local attention sees as many keys as Linformer has, and Performer has as many features.
     """
@@ -224,8 +224,8 @@ NOTES: Mapping[str, tuple[str, ...]] = {
 def _tasks(size: str, data: str | None) -> dict[str, FinetuneConfig]:
     if size == "quick":
         return builtin_tasks(BUILTIN)
-    asked = _questions(size, data)
-    sets = ("xnli", "squad", *asked)
+    questions = _questions(size, data)
+    sets = ("xnli", "squad", *questions)
     recipes.folder(data, "corpus", "glue", *(f"xtreme/{name}" for name in sets))
     where = {name: recipes.source(data, f"xtreme/{name}") for name in sets}
     known = recipes.languages(data) if size == "gpu" and data is not None else ()
@@ -236,12 +236,12 @@ def _tasks(size: str, data: str | None) -> dict[str, FinetuneConfig]:
         languages=known,
         on_error="skip",
     )
-    with_tydiqa = size == "gpu" and "tydiqa" in asked
+    with_tydiqa = size == "gpu" and "tydiqa" in questions
     learns_tydiqa = with_tydiqa and "en" in found_languages(TYDIQA, where["tydiqa"], "train")
     more = (f"tydiqa={where['tydiqa']}",) if learns_tydiqa else ()
     squad = Data(
         train=(where["squad"], *more),
-        transfer=tuple(f"{_with_split(name, where[name], size, known)}={where[name]}" for name in asked),
+        transfer=tuple(f"{_with_split(name, where[name], size, known)}={where[name]}" for name in questions),
         languages=known,
         on_error="skip",
     )
@@ -253,16 +253,16 @@ def _tasks(size: str, data: str | None) -> dict[str, FinetuneConfig]:
 
 
 def _questions(size: str, data: str | None) -> tuple[str, ...]:
-    """Return the data sets of questions. TyDiQA may be missing at size gpu."""
+    """Return the names of the data sets of questions; at size gpu, TyDiQA only if the folder has it."""
     optional = size == "gpu" and data is not None and not (Path(data) / "xtreme" / "tydiqa").is_dir()
     return tuple(name for name in QUESTIONS if name != "tydiqa" or not optional)
 
 
 def _with_split(name: str, where: str, size: str, languages: tuple[str, ...]) -> str:
-    """Name a data set with the split to evaluate on, which is that of papers.
+    """Name a data set with the split to evaluate on, which at size paper is that of the papers.
 
-    At size gpu it is MLQA's dev where a folder has no test; and where TyDiQA's dev has no answers, as in XTREME's
-    files, TyDiQA's training questions in the given languages other than English, which is trained on.
+    At size gpu it is MLQA's dev if a folder has no test. If TyDiQA's dev has no answers, as in XTREME's files, it is
+    TyDiQA's training questions in the given languages, without English, which is trained on.
     """
     if size != "gpu":
         return name
