@@ -177,7 +177,7 @@ def test_what_was_kept_is_not_lost_with_the_jobs(folder, tmp_path):
         (store / key / "result.json").unlink()
     export_study(folder, tmp_path / "kept")
     assert set(read_records(tmp_path / "kept")) == done
-    with pytest.raises(FileNotFoundError, match=r"keep: expected the result of .*nothing was written"):
+    with pytest.raises(FileNotFoundError, match=r"job .* is done, but its result is not in .*nothing was written"):
         export_study(folder, tmp_path / "elsewhere")
     assert not (tmp_path / "elsewhere").exists()
 
