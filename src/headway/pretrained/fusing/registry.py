@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.pretrained.fusing.families import alibi, conformers, encoders, mpnet, t5, vision
+from transformers import PreTrainedModel
+
+from headway.pretrained.fusing.families import alibi, conformers, encoders, mpnet, t5, vision, xlnet
 from headway.pretrained.fusing.family import Family, Fused
 
-_FILES = (t5, mpnet, alibi, conformers, encoders, vision)
+_FILES = (t5, mpnet, alibi, xlnet, conformers, encoders, vision)
 FAMILIES: dict[str, Family] = {model: family for file in _FILES for family in file.FAMILIES for model in family.models}
 
 _RELATIVE = "its scores are products of queries or keys with a table of offsets, which no structure of headway has yet"
@@ -15,7 +17,6 @@ REFUSED: dict[str, str] = {
     "deberta": _RELATIVE,
     "deberta-v2": _RELATIVE,
     "sew-d": _RELATIVE,
-    "xlnet": _RELATIVE,
     "funnel": _RELATIVE,
     "parakeet_encoder": _RELATIVE,
     "speecht5": _RELATIVE,
@@ -44,6 +45,8 @@ def fused_class(original: type, part: type[Fused]) -> type:
         name = f"Fused{original.__name__}"
         doc = f"{original.__name__} that hands headway's attention its bias as a structure: {part.STRUCTURE}."
         _CLASSES[original] = type(name, (part, original), {"__module__": __name__, "__doc__": doc})
+        if issubclass(original, PreTrainedModel):  # which writes the name of its class into its configuration
+            _CLASSES[original].__name__ = original.__name__  # pickle goes by the qualified name
     return _CLASSES[original]
 
 

@@ -29,7 +29,10 @@ T5_SIZES = {
 
 
 ENCODER_DECODER = ("encoder-decoder", "page", "patches", "features-to-text")
-POSITIONS = ("relative", "rel_pos", "linear_pos", "pos_bias", "distance_embedding")  # in names of parameters
+POSITIONS = (  # in names of parameters
+    *("relative", "rel_pos", "linear_pos", "pos_bias", "distance_embedding"),
+    *("rel_attn.r", "seg_embed"),
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,8 @@ class Tiny:
     config: str
     model: str
     sizes: dict[str, Any] = field(default_factory=dict)
-    kind: str = "encoder"  # or decoder, encoder-decoder, page (places of words), patches, image, waveform, features
+    kind: str = "encoder"  # or decoder, encoder-decoder, page (places of words), patches, image, waveform, features,
+    # features-to-text, segments (more than two)
 
 
 SWITCH = {"num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1, "num_experts": 2, "router_jitter_noise": 0.0}
@@ -140,6 +144,10 @@ SEAMLESS_V2 = {
     **{"left_max_position_embeddings": 6, "right_max_position_embeddings": 2},
     "attn_implementation": "sdpa",  # eager adds its boolean mask of chunks to the scores
 }
+XLNET = {
+    **{"vocab_size": 60, "d_model": 36, "n_layer": 2, "n_head": 6, "d_inner": 40, "initializer_range": 0.3},
+    **{"dropout": 0.0, "summary_last_dropout": 0.0},
+}
 TINY = {
     "t5": Tiny("T5Config", "T5ForConditionalGeneration", T5_SIZES, "encoder-decoder"),
     "mt5": Tiny("MT5Config", "MT5ForConditionalGeneration", T5_SIZES, "encoder-decoder"),
@@ -168,6 +176,8 @@ TINY = {
     "mpt": Tiny("MptConfig", "MptForCausalLM", MPT, "decoder"),
     "falcon": Tiny("FalconConfig", "FalconForCausalLM", FALCON, "decoder"),
     "falcon-multi-query": Tiny("FalconConfig", "FalconForCausalLM", {**FALCON, "multi_query": True}, "decoder"),
+    "xlnet": Tiny("XLNetConfig", "XLNetModel", XLNET, "segments"),
+    "xlnet-causal": Tiny("XLNetConfig", "XLNetLMHeadModel", {**XLNET, "attn_type": "uni"}, "segments"),
     "bert": Tiny("BertConfig", "BertForMaskedLM", ENCODER),
     "bert-decoder": Tiny("BertConfig", "BertLMHeadModel", {**ENCODER, "is_decoder": True}, "decoder"),
     "roberta": Tiny("RobertaConfig", "RobertaForMaskedLM", ENCODER),
@@ -262,6 +272,8 @@ def call_of(name: str, batch: int, length: int, padding: str, seed: int = 2) -> 
         inputs["attention_mask"] = keep.long()
     if TINY[name].kind == "page":
         inputs["bbox"] = torch.rand(batch, length, 4, generator=draw, dtype=torch.float64).sort(-1).values
+    if TINY[name].kind == "segments":
+        inputs["token_type_ids"] = torch.randint(0, 3, (batch, length), generator=draw)
     if TINY[name].kind == "waveform":
         samples = 4 * length + 1  # of which two convolutions make `length` frames
         inputs["input_values"] = torch.randn(batch, samples, generator=draw, dtype=torch.float64)

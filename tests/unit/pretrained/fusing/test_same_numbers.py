@@ -24,6 +24,8 @@ def test_every_family_is_tried():
 def test_outputs_and_gradients(name, batch, length, padding, same):
     if name == "seamless_m4t_v2-chunks" and padding == "left":
         pytest.skip("its adapter expects padding on the right, and mixes chunks of padding alone into its frames")
+    if name == "xlnet-causal" and padding != "none":
+        pytest.skip("transformers cannot do that: it adds the padding of each sequence to one mask in place")
     same(*pair(name), call_of(name, batch, length, padding))
 
 
@@ -88,7 +90,7 @@ def test_attention_weights_are_given_where_they_are_asked_for(name):
     if name.startswith("seamless_m4t_v2"):
         pytest.skip("transformers has weights of its eager attention alone, which masks no chunks")
     model, other = pair(name)
-    call = call_of(name, 2, 9, "right")
+    call = call_of(name, 2, 9, "none" if name == "xlnet-causal" else "right")
     theirs = model(**call.inputs, output_attentions=True)
     ours = other(**call.inputs, output_attentions=True)
     for field in ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions"):
@@ -103,7 +105,7 @@ def test_attention_weights_are_given_where_they_are_asked_for(name):
             assert len(theirs[field]) > 0
 
 
-@pytest.mark.parametrize("name", ["t5-encoder", "wav2vec2-bert", "wav2vec2-bert-relative"])
+@pytest.mark.parametrize("name", ["t5-encoder", "wav2vec2-bert", "wav2vec2-bert-relative", "xlnet"])
 def test_compiled(name, same):
     model, other = pair(name)
     other.forward = torch.compile(other.forward, backend="aot_eager", dynamic=False)
@@ -125,7 +127,7 @@ def test_by_name_alone(name, same):
     """attn_implementation="headway" without `fuse`, for models that go through transformers' interface."""
     import headway.pretrained  # noqa: F401  # registers the name
 
-    if name in ("mpnet", "bloom", "mpt") or name.startswith("falcon"):
+    if name in ("mpnet", "bloom", "mpt") or name.startswith(("falcon", "xlnet")):
         pytest.skip("the family computes attention itself")
     model, other = tiny_model(name), tiny_model(name, attn_implementation="headway")
     assert not hw.fused(other).replaced

@@ -56,8 +56,9 @@ def test_a_fused_model_is_saved_as_a_plain_one(name, tmp_path):
     asked = {"attn_implementation": model.config._attn_implementation, "dtype": torch.float64}
     loaded = type(other).from_pretrained(tmp_path / "fused", **asked)
     call = call_of(name, 2, 9, "none")
-    # transformers computes tables of sines and cosines anew, and rounds them in another place.
-    torch.testing.assert_close(call.compared(loaded.eval()), call.compared(model), rtol=0, atol=1e-6)
+    # transformers computes tables of sines anew, and rounds them in another place; XLNet's attention stays in float32.
+    tolerance = 1e-4 if name.startswith("xlnet") else 1e-6
+    torch.testing.assert_close(call.compared(loaded.double().eval()), call.compared(model), rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("name", TINY)

@@ -23,7 +23,7 @@ ROTATED = "no bias; q and k are rotated"
 
 def transformer_xl(
     q: Tensor,  # (B, H, Lq, D)
-    table: Tensor,  # (H, 2 K + 1, D), vectors of the offsets -K to K
+    table: Tensor,  # (H, Lq + Lk - 1, D), a vector for each offset; the last query is at the last key
     content_bias: Tensor,  # (H, D), u
     position_bias: Tensor,  # (H, D), v
     scale: float,
@@ -32,9 +32,12 @@ def transformer_xl(
 
     RelativeKeys multiplies the table with the query, which is q + u; (v - u) . table depends on the offset alone.
     """
-    missing = (table * (position_bias - content_bias)[:, None]).sum(-1) * scale  # (H, 2 K + 1)
+    missing = (table * (position_bias - content_bias)[:, None]).sum(-1) * scale
+    before = table.shape[1] + 1 - 2 * q.shape[2]  # keys before the first query
+    # RelativeKeys has as many offsets to the right as to the left; those that are added here belong to no pair.
+    keys = RelativeKeys(torch.nn.functional.pad(table, (0, 0, 0, before)) if before else table, before)
     # Under autocast the parameters have more digits than q, which attention wants like k.
-    return (q + content_bias[:, None]).to(q.dtype), RelativeKeys(table) + Toeplitz(missing[None])
+    return (q + content_bias[:, None]).to(q.dtype), keys + Toeplitz(missing[None])
 
 
 def clipped_keys(
