@@ -24,7 +24,14 @@ ALLOWED = {  # room -> rooms it may import, beside storage.py (docs/architecture
     "pretrained/conversion": {*LIBRARY, "pretrained/analysis", "running"},
     "pretrained/fusing": {*LIBRARY, "running"},
     "bench/data": set(),
-    "bench/tasks": {*LIBRARY, "pretrained/conversion", "bench/data", "bench/processes", "bench/recording"},
+    "bench/tasks": {
+        *LIBRARY,
+        "pretrained/conversion",
+        "bench/data",
+        "bench/processes",
+        "bench/recording",
+        "bench/statistics",
+    },
     "bench/cost": {*LIBRARY, "bench/recording", "bench/statistics"},
     "bench/claims": {"encodings", "models", "bench/cost", "bench/judge"},
     "bench/study": {

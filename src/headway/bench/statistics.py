@@ -146,6 +146,17 @@ def holm(values: Sequence[float]) -> list[float]:
     return adjusted
 
 
+def share_interval(successes: float, trials: int, level: float = LEVEL) -> tuple[float, float]:
+    """Return Wilson's interval (1927) of a share; unlike the normal one it is not empty where all trials succeed."""
+    from scipy.special import ndtri
+
+    z = float(ndtri(1 - level / 2))
+    share, weight = successes / trials, z * z / trials
+    middle = (share + weight / 2) / (1 + weight)
+    half = z * math.sqrt(share * (1 - share) / trials + weight / (4 * trials)) / (1 + weight)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
     """The difference of two means, with half the width of an interval that holds together with all others."""

@@ -21,6 +21,7 @@ COMMANDS = {  # name: where it is, and what it does in a few words
     "list": ("encodings:list_encodings", "List the encodings and their parameters."),
     "pretrain": ("pretrain:pretrain", "Pretrain an encoder on masked words."),
     "finetune": ("finetune:finetune", "Fine-tune an encoder on GLUE, XTREME and others."),
+    "blimp": ("blimp:blimp", "Score minimal pairs with a masked-word encoder."),
     "translate": (":translation", "Train a translation model, translate, score."),
     "convert": ("convert:convert", "Give a pretrained model another position encoding."),
     "fuse": ("fuse:fuse", "Run a pretrained model on headway's attention."),

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from scipy.stats import sem, t, ttest_ind, wilcoxon
+from scipy.stats import binomtest, sem, t, ttest_ind, wilcoxon
 
 from headway.bench.statistics import (
     Spread,
@@ -18,6 +18,7 @@ from headway.bench.statistics import (
     pairs_needed,
     pooled_deviation,
     ratio,
+    share_interval,
     sign_flip,
     simultaneous_intervals,
     spread,
@@ -155,3 +156,9 @@ def test_the_intervals_hold_together_and_the_least_difference_is_found_four_time
         seen += found["0"].difference + effect > found["0"].half_width
     assert 0.94 < covered / times < 0.98  # Bonferroni is a bound, and rows share a baseline
     assert seen / times == pytest.approx(0.8, abs=0.03)
+
+
+@pytest.mark.parametrize(("right", "of"), [(0, 10), (7, 10), (10, 10), (650, 1000)])
+def test_a_share_has_wilsons_interval(right, of):
+    expected = binomtest(right, of).proportion_ci(0.95, method="wilson")
+    assert share_interval(right, of) == pytest.approx((expected.low, expected.high), abs=1e-12)

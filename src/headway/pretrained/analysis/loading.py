@@ -54,6 +54,13 @@ def load_model(source: str, *, revision: str | None = None) -> Any:
     return load_checked(source, check_supported, lambda config: AutoModel, revision=revision)
 
 
+def load_masked_words(source: str, *, revision: str | None = None) -> Any:
+    """Load an encoder with its head for masked words: one of ours, or of any family of transformers that has one."""
+    from transformers import AutoModelForMaskedLM
+
+    return load_checked(source, lambda model_type: None, lambda config: AutoModelForMaskedLM, revision=revision)
+
+
 def load_checked(
     source: str, check: Callable[[str], None], choose: Callable[[Any], Any], *, revision: str | None = None
 ) -> Any:

@@ -163,7 +163,7 @@ def _segments(start: Start, task: TaskSpec) -> dict[str, Any]:
 
 
 def _check_length(settings: Any, tokenizer: Any, length: int) -> None:
-    most = min(tokenizer.model_max_length, _positions(settings))
+    most = min(tokenizer.model_max_length, position_limit(settings))
     if length > most:
         raise ValueError(f"length: expected at most {most}, all that the model has positions for, got {length}.")
 
@@ -177,7 +177,8 @@ def _check_words(settings: Any, tokenizer: Any) -> None:
         )
 
 
-def _positions(settings: Any) -> int:
+def position_limit(settings: Any) -> int:
+    """Return the number of tokens of the longest text that a model of this configuration has positions for."""
     if isinstance(settings, EncoderConfig) and settings.attention != "linformer" and settings.build()[0].extends:
         return 1 << 30
     return getattr(settings, "max_position_embeddings", None) or 1 << 30
