@@ -100,6 +100,8 @@ def load(config: FuseConfig, **asked: Any) -> Any:
     name = (saved.architectures or [""])[0]
     kind: Any = getattr(transformers, name) if name.endswith("EncoderModel") else transformers.AutoModel
     model = kind.from_pretrained(config.model, revision=config.revision, **asked)
+    if saved.model_type == "speecht5":  # its encoder takes frames, which the rest of the model makes in several ways
+        return model.encoder.wrapped_encoder
     return getattr(model, "speech_encoder", model)  # of SeamlessM4T, the part that has a bias
 
 
@@ -131,12 +133,12 @@ def compare(model: Any, config: FuseConfig) -> Check:
 
 def random_inputs(model: Any, config: FuseConfig) -> Inputs:
     """Return random inputs of the kind that a model takes first."""
-    if model.main_input_name not in INPUTS:
+    first = "hidden_states" if "hidden_states" in signature(model.forward).parameters else model.main_input_name
+    if first not in INPUTS:
         raise NotImplementedError(
-            f"model: its main input is {model.main_input_name}, and --check can make {', '.join(INPUTS)} alone. "
-            f"Use --no-check."
+            f"model: its main input is {first}, and --check can make {', '.join(INPUTS)} alone. Use --no-check."
         )
-    return INPUTS[model.main_input_name](model, config, torch.Generator().manual_seed(config.seed))
+    return INPUTS[first](model, config, torch.Generator().manual_seed(config.seed))
 
 
 def random_text(model: Any, config: FuseConfig, draw: torch.Generator) -> Inputs:
@@ -187,10 +189,21 @@ def random_waveforms(model: Any, config: FuseConfig, draw: torch.Generator) -> I
 
 def random_features(model: Any, config: FuseConfig, draw: torch.Generator) -> Inputs:
     """Return random features of speech, of which the model makes `length` frames."""
-    width = model.config.feature_projection_input_dim
+    settings = model.config
+    width = getattr(settings, "feature_projection_input_dim", None) or settings.num_mel_bins
+    every = getattr(settings, "subsampling_factor", 1)
     keep = random_padding(config, draw)
-    features = torch.randn(config.batch, config.length, width, generator=draw).to(model.device, model.dtype)
-    return _speech(model, {"input_features": features, "attention_mask": keep.long().to(model.device)}, keep)
+    features = torch.randn(config.batch, config.length * every, width, generator=draw).to(model.device, model.dtype)
+    mask = keep.repeat_interleave(every, 1).long().to(model.device)
+    return _speech(model, {"input_features": features, "attention_mask": mask}, keep)
+
+
+def random_frames(model: Any, config: FuseConfig, draw: torch.Generator) -> Inputs:
+    """Return random frames for an encoder that takes them as they are."""
+    keep = random_padding(config, draw)
+    frames = torch.randn(config.batch, config.length, model.config.hidden_size, generator=draw)
+    frames = frames.to(model.device, model.dtype)
+    return _speech(model, {"hidden_states": frames, "attention_mask": keep.long().to(model.device)}, keep)
 
 
 def _speech(model: Any, arguments: dict[str, Tensor], keep: Tensor) -> Inputs:
@@ -204,6 +217,7 @@ INPUTS = {  # a model's main input -> what makes it
     "pixel_values": random_images,
     "input_values": random_waveforms,
     "input_features": random_features,
+    "hidden_states": random_frames,
 }
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from headway.pretrained.fusing.families import alibi, conformers, encoders, mpnet, t5, vision, xlnet
+from headway.pretrained.fusing.families import alibi, conformers, encoders, mpnet, speecht5, t5, vision, xlnet
 from headway.pretrained.fusing.family import Family, Fused
 
-_FILES = (t5, mpnet, alibi, xlnet, conformers, encoders, vision)
+_FILES = (t5, mpnet, alibi, xlnet, conformers, speecht5, encoders, vision)
 FAMILIES: dict[str, Family] = {model: family for file in _FILES for family in file.FAMILIES for model in family.models}
 
 _RELATIVE = "its scores are products of queries or keys with a table of offsets, which no structure of headway has yet"
@@ -18,8 +18,6 @@ REFUSED: dict[str, str] = {
     "deberta-v2": _RELATIVE,
     "sew-d": _RELATIVE,
     "funnel": _RELATIVE,
-    "parakeet_encoder": _RELATIVE,
-    "speecht5": _RELATIVE,
     "inkling": _RELATIVE,
     "longt5": "its encoder computes attention in blocks with neighbours, which headway's attention does not have",
 }

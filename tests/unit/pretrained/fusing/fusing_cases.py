@@ -28,10 +28,10 @@ T5_SIZES = {
 }
 
 
-ENCODER_DECODER = ("encoder-decoder", "page", "patches", "features-to-text")
+ENCODER_DECODER = ("encoder-decoder", "page", "patches", "features-to-text", "waveform-to-text")
 POSITIONS = (  # in names of parameters
     *("relative", "rel_pos", "linear_pos", "pos_bias", "distance_embedding"),
-    *("rel_attn.r", "seg_embed"),
+    *("rel_attn.r", "seg_embed", "relative_k_proj", "bias_u", "bias_v", "pe_k"),
 )
 
 
@@ -43,7 +43,7 @@ class Tiny:
     model: str
     sizes: dict[str, Any] = field(default_factory=dict)
     kind: str = "encoder"  # or decoder, encoder-decoder, page (places of words), patches, image, waveform, features,
-    # features-to-text, segments (more than two)
+    # waveform-to-text, features-to-text, frequencies, segments (more than two)
 
 
 SWITCH = {"num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1, "num_experts": 2, "router_jitter_noise": 0.0}
@@ -144,6 +144,20 @@ SEAMLESS_V2 = {
     **{"left_max_position_embeddings": 6, "right_max_position_embeddings": 2},
     "attn_implementation": "sdpa",  # eager adds its boolean mask of chunks to the scores
 }
+PARAKEET = {
+    **{name: SPEECH[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")},
+    **{"num_mel_bins": 12, "subsampling_factor": 2, "subsampling_conv_channels": 4, "conv_kernel_size": 5},
+    **dict.fromkeys(("dropout", "layerdrop", "activation_dropout", "attention_dropout"), 0.0),
+    "initializer_range": 0.3,
+}
+SPEECHT5 = {
+    **{name: size for name, size in CONFORMER.items() if name not in ("max_source_positions", "num_hidden_layers")},
+    **{"vocab_size": 60, "encoder_layers": 2, "decoder_layers": 2, "positional_dropout": 0.0},
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4),
+    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 40),
+    **dict.fromkeys(("encoder_layerdrop", "decoder_layerdrop", "mask_feature_prob"), 0.0),
+    **{"encoder_max_relative_position": 6, "decoder_start_token_id": 2, "pad_token_id": 1, "max_text_positions": 40},
+}
 XLNET = {
     **{"vocab_size": 60, "d_model": 36, "n_layer": 2, "n_head": 6, "d_inner": 40, "initializer_range": 0.3},
     **{"dropout": 0.0, "summary_last_dropout": 0.0},
@@ -223,6 +237,26 @@ TINY = {
         {**SEAMLESS_V2, "speech_encoder_chunk_size": 5, "speech_encoder_left_chunk_num": 1},
         "features-to-text",
     ),
+    "parakeet_encoder": Tiny("ParakeetEncoderConfig", "ParakeetEncoder", PARAKEET, "frequencies"),
+    "parakeet_ctc": Tiny(
+        "ParakeetCTCConfig",
+        "ParakeetForCTC",
+        {"encoder_config": {"model_type": "parakeet_encoder", **PARAKEET}, "vocab_size": 20, "pad_token_id": 19},
+        "frequencies",
+    ),
+    **{
+        f"parakeet_{kind.lower()}": Tiny(
+            f"Parakeet{kind}Config",
+            f"ParakeetFor{kind}",
+            {
+                **{"encoder_config": {"model_type": "parakeet_encoder", **PARAKEET}, "vocab_size": 60},
+                **{"decoder_hidden_size": 16, "num_decoder_layers": 1, "blank_token_id": 59},
+            },
+            "frequencies-to-text",
+        )
+        for kind in ("RNNT", "TDT")
+    },
+    "speecht5": Tiny("SpeechT5Config", "SpeechT5ForSpeechToText", SPEECHT5, "waveform-to-text"),
     "t5-encoder": Tiny("T5Config", "T5EncoderModel", T5_SIZES, "encoder"),
 }
 
@@ -274,7 +308,7 @@ def call_of(name: str, batch: int, length: int, padding: str, seed: int = 2) -> 
         inputs["bbox"] = torch.rand(batch, length, 4, generator=draw, dtype=torch.float64).sort(-1).values
     if TINY[name].kind == "segments":
         inputs["token_type_ids"] = torch.randint(0, 3, (batch, length), generator=draw)
-    if TINY[name].kind == "waveform":
+    if TINY[name].kind.startswith("waveform"):
         samples = 4 * length + 1  # of which two convolutions make `length` frames
         inputs["input_values"] = torch.randn(batch, samples, generator=draw, dtype=torch.float64)
         if padding != "none":  # the model counts what is no padding, and takes that many frames from the left
@@ -284,8 +318,16 @@ def call_of(name: str, batch: int, length: int, padding: str, seed: int = 2) -> 
     if TINY[name].kind.startswith("features"):
         width = TINY[name].sizes["feature_projection_input_dim"]
         inputs["input_features"] = torch.randn(batch, length, width, generator=draw, dtype=torch.float64)
-    if TINY[name].kind in ("waveform", "features", "features-to-text"):
+    if TINY[name].kind.startswith("frequencies"):
+        inputs["input_features"] = torch.randn(batch, 2 * length, 12, generator=draw, dtype=torch.float64)
+        if padding != "none":  # as above
+            kept = 2 * keep.sum(1, keepdim=True)
+            inputs["attention_mask"] = (torch.arange(2 * length) < kept).long()
+            keep = torch.arange(length) < keep.sum(1, keepdim=True)
+    if TINY[name].kind.startswith(("waveform", "features", "frequencies")):
         del inputs["input_ids"]
+    if TINY[name].kind == "frequencies-to-text":  # one token after every frame
+        inputs["decoder_input_ids"] = ids[:, :1]
     if TINY[name].sizes.get("add_adapter"):  # its output is shorter
         return Call(inputs, None)
     if TINY[name].kind == "patches":

@@ -73,7 +73,7 @@ def test_gradient_checkpointing(name, reentrant, same):
     model, other = pair(name)
     if not other.supports_gradient_checkpointing:
         pytest.skip("transformers cannot checkpoint it")
-    if reentrant and TINY[name].kind == "image":
+    if reentrant and (TINY[name].kind == "image" or name == "speecht5"):
         pytest.skip("transformers cannot do that: a second backward pass through the bias, hooks that expect a tensor")
     for each in (model, other):
         each.train()
@@ -127,7 +127,7 @@ def test_by_name_alone(name, same):
     """attn_implementation="headway" without `fuse`, for models that go through transformers' interface."""
     import headway.pretrained  # noqa: F401  # registers the name
 
-    if name in ("mpnet", "bloom", "mpt") or name.startswith(("falcon", "xlnet")):
+    if name in ("mpnet", "bloom", "mpt", "speecht5") or name.startswith(("falcon", "xlnet")):
         pytest.skip("the family computes attention itself")
     model, other = tiny_model(name), tiny_model(name, attn_implementation="headway")
     assert not hw.fused(other).replaced

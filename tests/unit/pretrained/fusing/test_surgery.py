@@ -66,7 +66,7 @@ def test_copies_and_pickles(name):
     other = pair(name)[1]
     call = call_of(name, 2, 9, "none")
     copies = [copy.deepcopy(other)]
-    if TINY[name].kind != "waveform":  # torch pickles no modules with weight normalisation
+    if not TINY[name].kind.startswith("waveform"):  # torch pickles no modules with weight normalisation
         copies.append(pickle.loads(pickle.dumps(other)))
     for made in copies:
         assert torch.equal(call.compared(made), call.compared(other))

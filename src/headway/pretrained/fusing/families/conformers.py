@@ -15,6 +15,7 @@ from headway.bias import Bias, RelativeKeys, Toeplitz
 from headway.pretrained.fusing.families.encoders import NO_BIAS
 from headway.pretrained.fusing.family import Family, Fused, Taken
 from headway.pretrained.fusing.interface import run, split_heads
+from headway.running import may_read
 
 TRANSFORMER_XL = "RelativeKeys and Toeplitz: (q + u).k + (q + v).r as in Transformer-XL"
 CLIPPED = "RelativeKeys: clipped at a reach of its own on either side"
@@ -123,6 +124,43 @@ class FusedSeamlessV2Encoder(Fused):
         return super()._apply_chunk_attention(attention_mask, hidden_states)  # type: ignore[misc, no-any-return]
 
 
+class FusedParakeetAttention(Fused):
+    """The original's projections around headway's attention."""
+
+    STRUCTURE = TRANSFORMER_XL
+    EXPECTS = {"forward": ("hidden_states", "position_embeddings", "attention_mask")}  # noqa: RUF012
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        position_embeddings: Tensor,  # (B, 2 L - 1, E), the same for all sequences, offset -(L - 1) first
+        attention_mask: Tensor | None = None,  # boolean (B, 1, L, L), True between two frames that are no padding
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        this: Any = self
+        q, k, v = (
+            part(hidden_states).unflatten(-1, (-1, this.head_dim)).transpose(1, 2)
+            for part in (this.q_proj, this.k_proj, this.v_proj)
+        )
+        table = split_heads(this.relative_k_proj(position_embeddings[:1]), this.config.num_attention_heads)[0]
+        q, bias = transformer_xl(q, table, this.bias_u, this.bias_v, this.scaling)
+        if attention_mask is not None:
+            attention_mask = attention_mask.any(2, keepdim=True)
+            attention_mask = None if may_read(attention_mask) and bool(attention_mask.all()) else attention_mask
+        mixed, weights = run(
+            q,
+            k,
+            v,
+            bias=bias,
+            mask=attention_mask,
+            is_causal=False,
+            scale=this.scaling,
+            dropout=this.attention_dropout if this.training else 0.0,
+            with_weights=bool(kwargs.get("output_attentions", this.config.output_attentions)),
+        )
+        return this.o_proj(mixed.flatten(2)), weights
+
+
 FAMILIES = (
     Family(
         models=("wav2vec2-conformer",),
@@ -148,5 +186,10 @@ FAMILIES = (
             "SeamlessM4Tv2ConformerSelfAttention": FusedSeamlessV2Attention,
         },
         interface={"SeamlessM4Tv2Attention": NO_BIAS},
+    ),
+    Family(
+        models=("parakeet_encoder", "parakeet_ctc", "parakeet_rnnt", "parakeet_tdt"),
+        file="parakeet.modeling_parakeet",
+        parts={"ParakeetEncoderAttention": FusedParakeetAttention},
     ),
 )
