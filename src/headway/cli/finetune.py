@@ -27,7 +27,7 @@ def finetune(
             metavar="TASK...",
             help="cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, snli, xnli, pawsx, squad, tydiqa, or "
             "builtin:acceptability, builtin:roles, builtin:entailment, builtin:similarity, builtin:questions, "
-            "builtin:role-questions; several share --jobs.",
+            "builtin:role-questions, or probe:swap, probe:order, probe:distance; several share --jobs.",
         ),
     ],
     model: Annotated[str, typer.Option(help="Folder or Hub name of one of our encoders or any of transformers.")],
@@ -39,8 +39,8 @@ def finetune(
 ) -> None:
     """Fine-tune a pretrained encoder: learning rates x seeds, the best checkpoint of each run, the median over seeds.
 
-    Sources are folders in the data set's own public format (GLUE's TSV, SQuAD's JSON, ...), hub for the Hub's copy, or
-    nothing for the built-in language. Killed at any moment, it goes on with --resume.
+    Sources are folders in the data set's own public format (GLUE's TSV, SQuAD's JSON, ...), hub for the Hub's copy,
+    running text for probes, or nothing for the built-in language. Killed at any moment, it goes on with --resume.
 
     \b
     Examples:

@@ -134,7 +134,6 @@ def test_files_of_blimp_are_read_whole(tmp_path, few):
         ({"pairs": 2}, "expected 3 pairs, got 2"),
         ({"sentence_bad": " "}, "line 1: expected a text as 'sentence_bad'"),
         ({"UID": "another"}, "expected the paradigm paradigm_0"),
-        ({"sentence_good": "one", "sentence_bad": "one"}, "two different sentences"),
     ],
 )
 def test_what_is_not_blimp_as_a_whole_is_refused(tmp_path, few, wrong, message):

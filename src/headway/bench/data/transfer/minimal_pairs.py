@@ -23,7 +23,10 @@ TEXTS = ("sentence_good", "sentence_bad", "linguistics_term", "UID")
 
 @dataclass(frozen=True, slots=True)
 class MinimalPair:
-    """An acceptable sentence and one that differs from it as little as possible and is not."""
+    """An acceptable sentence and one that differs from it as little as possible and is not.
+
+    In seven of BLiMP's pairs, as published, both are the same: such a pair is a tie.
+    """
 
     good: str
     bad: str
@@ -71,8 +74,6 @@ def _read_paradigm(path: Path) -> list[MinimalPair]:
                 raise ValueError(f"{where}: expected a text as {name!r}, got {row.get(name)!r:.40}. Fetch BLiMP again.")
         if row["UID"] != path.stem:
             raise ValueError(f"{where}: expected the paradigm {path.stem}, as the file is named, got {row['UID']}.")
-        if row["sentence_good"] == row["sentence_bad"]:
-            raise ValueError(f"{where}: expected two different sentences, got one twice. Fetch BLiMP again.")
         phenomenon = MERGED.get(row["linguistics_term"], row["linguistics_term"])
         pairs.append(MinimalPair(row["sentence_good"], row["sentence_bad"], phenomenon, row["UID"]))
     if len(pairs) != PAIRS:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headway.bench.data.reading import Problems
 
 KINDS = ("classes", "number", "spans")
-GROUPS = ("glue", "xtreme", "builtin")
+GROUPS = ("glue", "xtreme", "builtin", "probe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class TaskSpec:
     """What a task asks, how it is scored, and where its data is found. There is one object for each task.
 
     Args:
-        group: glue, xtreme or builtin.
+        group: glue, xtreme, builtin or probe.
         kind: classes, number (within `bounds`) or spans.
         labels: names of the classes as the files write them; an example's label is an index of this.
         aliases: other spellings of labels.
@@ -107,6 +107,7 @@ class TaskSpec:
         answers: how answers are compared: squad, or mlqa (by language).
         repeated_ids: whether the published files use ids several times.
         make: makes the examples of (split, language), for tasks that ship as code.
+        from_text: makes the examples of a split from documents, for tasks whose source is running text.
     """
 
     name: str
@@ -125,6 +126,7 @@ class TaskSpec:
     answers: str = "squad"
     repeated_ids: bool = False
     make: Callable[[str, str], list[Example] | list[Question]] | None = None
+    from_text: Callable[[Iterable[list[str]], str], list[Example]] | None = None
 
     def __post_init__(self) -> None:
         assert self.kind in KINDS, self.kind

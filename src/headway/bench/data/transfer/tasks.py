@@ -8,13 +8,15 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from headway.bench.data.reading import Problems
+from headway.bench.data.text.corpora import open_corpus
 from headway.bench.data.transfer.builtin import BUILTIN
 from headway.bench.data.transfer.formats import read_hub_split, read_squad, read_table
 from headway.bench.data.transfer.glue import GLUE
+from headway.bench.data.transfer.probes import PROBES
 from headway.bench.data.transfer.spec import Example, FileLayout, Question, Split, TaskSpec
 from headway.bench.data.transfer.xtreme import XTREME
 
-TASKS: dict[str, TaskSpec] = {task.name: task for task in (*GLUE, *XTREME, *BUILTIN)}
+TASKS: dict[str, TaskSpec] = {task.name: task for task in (*GLUE, *XTREME, *BUILTIN, *PROBES)}
 HOW_TO_SKIP = '--set data.on_error=skip (in Python on_error="skip")'
 
 
@@ -72,7 +74,7 @@ def load(
 
     Args:
         source: a folder with the files as published, or with the folder of the task in it; one file; "hub", or
-            "hub:NAME[:CONFIG]" for a copy; nothing for the built-in language.
+            "hub:NAME[:CONFIG]" for a copy; nothing for the built-in language; for probes a corpus, see `open_corpus`.
         language: unless given, the one that the name of a file says, else that of training; "de-en" of MLQA has German
             texts and English questions.
         on_error: "raise" stops at the first bad row and names it; "skip" leaves bad rows out and counts them.
@@ -97,8 +99,10 @@ def load(
 
 
 def file_of(task: TaskSpec, source: str | Path, split: str, *, language: str | None = None) -> Path | None:
-    """Return the file that `load` would read; None for the Hub, and for tasks that ship as code."""
+    """Return the file that `load` would read; None for the Hub, tasks that ship as code, and a folder of text."""
     path = Path(source)
+    if task.from_text:
+        return path if path.is_file() else None
     if task.make or str(source).split(":")[0] == "hub":
         return None
     return _file(task, path, split, language or _default_language(task, _languages_in_name(task, path, split)))[0]
@@ -139,6 +143,11 @@ def _read(task: TaskSpec, source: str, split: str, language: str, problems: Prob
         if language not in task.languages:
             raise ValueError(f"language: expected one of {', '.join(task.languages)}, got {language!r}.")
         return task.make(split, language)
+    if task.from_text:
+        corpus = open_corpus(source, on_error=problems.on_error)
+        examples = task.from_text(corpus, split)
+        problems.count, problems.first = corpus.problems.count, list(corpus.problems.first)
+        return examples
     if source.split(":")[0] == "hub":
         return read_hub_split(task, source, split, language, problems)
     path, layout = _file(task, Path(source), split, language)

@@ -247,7 +247,8 @@ class FinetuneConfig:
     def training(self) -> list[TaskData]:
         """The data to train on."""
         if not self.data.train and not self.task_spec.make:
-            raise ValueError(f"data: expected a folder with {self.task}, or hub, got nothing.")
+            wanted = "a corpus to make it from" if self.task_spec.from_text else f"a folder with {self.task}, or hub"
+            raise ValueError(f"data: expected {wanted}, got nothing.")
         return [TaskData.parse(text, task=self.task_spec, split="train") for text in self.data.train or (self.task,)]
 
     @cached_property
@@ -261,7 +262,7 @@ class FinetuneConfig:
                 f"dev: expected [NAME[@SPLIT]=]SOURCE to choose checkpoints on, got nothing, and none of the training "
                 f"data is {self.task}. Name the folder with its dev split."
             )
-        if Path(own[0]).is_file():
+        if Path(own[0]).is_file() and not self.task_spec.from_text:
             raise ValueError(
                 f"dev: expected [NAME[@SPLIT]=]SOURCE to choose checkpoints on, got nothing beside the training data, "
                 f"which is one file ({own[0]}): it would be evaluated on itself. Pass --dev with another."
