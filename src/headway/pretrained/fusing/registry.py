@@ -6,17 +6,14 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from headway.pretrained.fusing.families import alibi, conformers, encoders, mpnet, speecht5, t5, vision, xlnet
+from headway.pretrained.fusing.families import alibi, conformers, deberta, encoders, mpnet, speecht5, t5, vision, xlnet
 from headway.pretrained.fusing.family import Family, Fused
 
-_FILES = (t5, mpnet, alibi, xlnet, conformers, speecht5, encoders, vision)
+_FILES = (t5, mpnet, deberta, alibi, xlnet, conformers, speecht5, encoders, vision)
 FAMILIES: dict[str, Family] = {model: family for file in _FILES for family in file.FAMILIES for model in family.models}
 
 _RELATIVE = "its scores are products of queries or keys with a table of offsets, which no structure of headway has yet"
 REFUSED: dict[str, str] = {
-    "deberta": _RELATIVE,
-    "deberta-v2": _RELATIVE,
-    "sew-d": _RELATIVE,
     "funnel": _RELATIVE,
     "inkling": _RELATIVE,
     "longt5": "its encoder computes attention in blocks with neighbours, which headway's attention does not have",
@@ -41,18 +38,22 @@ def fused_class(original: type, part: type[Fused]) -> type:
     """Return the class that modules of `original` get, the same one every time."""
     if original not in _CLASSES:
         name = f"Fused{original.__name__}"
-        doc = f"{original.__name__} that hands headway's attention its bias as a structure: {part.STRUCTURE}."
-        _CLASSES[original] = type(name, (part, original), {"__module__": __name__, "__doc__": doc})
+        own = {
+            "__module__": __name__,
+            "__qualname__": f"{original.__module__.split('.')[-2]}_{name}",  # models have classes of one name
+            "__doc__": f"{original.__name__} that hands headway's attention its bias as a structure: {part.STRUCTURE}.",
+        }
+        _CLASSES[original] = type(name, (part, original), own)
         if issubclass(original, PreTrainedModel):  # which writes the name of its class into its configuration
             _CLASSES[original].__name__ = original.__name__  # pickle goes by the qualified name
     return _CLASSES[original]
 
 
 def __getattr__(name: str) -> Any:
-    """Return a fused class by its name, as unpickling needs."""
+    """Return a fused class by its qualified name, as unpickling needs."""
     for family in FAMILIES.values():
         for original, part in family.parts.items():
-            if name == f"Fused{original}":
+            if name == f"{family.file.split('.')[-2]}_Fused{original}":
                 return fused_class(family.original(original), part)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -30,7 +30,7 @@ T5_SIZES = {
 
 ENCODER_DECODER = ("encoder-decoder", "page", "patches", "features-to-text", "waveform-to-text")
 POSITIONS = (  # in names of parameters
-    *("relative", "rel_pos", "linear_pos", "pos_bias", "distance_embedding"),
+    *("relative", "rel_pos", "rel_embeddings", "linear_pos", "pos_bias", "distance_embedding"),
     *("rel_attn.r", "seg_embed", "relative_k_proj", "bias_u", "bias_v", "pe_k"),
 )
 
@@ -162,6 +162,18 @@ XLNET = {
     **{"vocab_size": 60, "d_model": 36, "n_layer": 2, "n_head": 6, "d_inner": 40, "initializer_range": 0.3},
     **{"dropout": 0.0, "summary_last_dropout": 0.0},
 }
+DEBERTA = {**ENCODER, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 5}
+DEBERTA_V2 = {
+    **DEBERTA,
+    **{"max_relative_positions": 20, "position_buckets": 8},  # so that sequences reach the last bucket
+    **{"norm_rel_ebd": "layer_norm", "conv_kernel_size": 3, "position_biased_input": False},
+}
+SEW_D = {
+    **{name: size for name, size in DEBERTA_V2.items() if not name.endswith(("_prob", "_input", "kernel_size"))},
+    **{name: size for name, size in CONFORMER.items() if name.startswith(("conv_", "num_conv", "mask", "final"))},
+    **dict.fromkeys(("hidden_dropout", "activation_dropout", "attention_dropout"), 0.0),
+    **{"share_att_key": True, "squeeze_factor": 1, "hidden_act": "gelu"},
+}
 TINY = {
     "t5": Tiny("T5Config", "T5ForConditionalGeneration", T5_SIZES, "encoder-decoder"),
     "mt5": Tiny("MT5Config", "MT5ForConditionalGeneration", T5_SIZES, "encoder-decoder"),
@@ -186,6 +198,19 @@ TINY = {
         "patches",
     ),
     "mpnet": Tiny("MPNetConfig", "MPNetModel", {**ENCODER, "relative_attention_num_buckets": 32}),
+    "deberta": Tiny("DebertaConfig", "DebertaForMaskedLM", DEBERTA),
+    "deberta-c2p": Tiny("DebertaConfig", "DebertaForTokenClassification", {**DEBERTA, "pos_att_type": ["c2p"]}),
+    "deberta-absolute": Tiny("DebertaConfig", "DebertaModel", {**DEBERTA, "relative_attention": False}),
+    "deberta-v2": Tiny("DebertaV2Config", "DebertaV2ForMaskedLM", {**DEBERTA_V2, "type_vocab_size": 2}),
+    "deberta-v2-p2c": Tiny("DebertaV2Config", "DebertaV2Model", {**DEBERTA_V2, "pos_att_type": ["p2c"]}),
+    "deberta-v2-clipped": Tiny(
+        "DebertaV2Config", "DebertaV2Model", {**DEBERTA_V2, "position_buckets": -1, "max_relative_positions": 5}
+    ),
+    "deberta-v2-absolute": Tiny("DebertaV2Config", "DebertaV2Model", {**DEBERTA_V2, "relative_attention": False}),
+    "deberta-v3": Tiny(
+        "DebertaV2Config", "DebertaV2ForTokenClassification", {**DEBERTA_V2, "share_att_key": True, "legacy": False}
+    ),
+    "sew-d": Tiny("SEWDConfig", "SEWDForCTC", SEW_D, "waveform"),
     "bloom": Tiny("BloomConfig", "BloomForCausalLM", {**DECODER, "n_layer": 2, "n_head": 6}, "decoder"),
     "mpt": Tiny("MptConfig", "MptForCausalLM", MPT, "decoder"),
     "falcon": Tiny("FalconConfig", "FalconForCausalLM", FALCON, "decoder"),

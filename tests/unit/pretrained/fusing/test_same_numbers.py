@@ -73,6 +73,8 @@ def test_gradient_checkpointing(name, reentrant, same):
     model, other = pair(name)
     if not other.supports_gradient_checkpointing:
         pytest.skip("transformers cannot checkpoint it")
+    if reentrant and TINY[name].sizes.get("norm_rel_ebd") and TINY[name].sizes["relative_attention"]:
+        pytest.skip("transformers cannot do that: a second backward pass through the normalisation of the table")
     if reentrant and (TINY[name].kind == "image" or name == "speecht5"):
         pytest.skip("transformers cannot do that: a second backward pass through the bias, hooks that expect a tensor")
     for each in (model, other):

@@ -143,12 +143,13 @@ def test_what_is_no_model_is_refused(what):
     assert state(model) == before
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # transformers' file of DeBERTa
 def test_what_cannot_be_taken_is_refused_by_name_with_the_reason():
-    config = transformers.DebertaV2Config(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=20)
-    model = transformers.DebertaV2Model(config)
+    config = transformers.LongT5Config(
+        d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, vocab_size=20, pad_token_id=0, decoder_start_token_id=0
+    )
+    model = transformers.LongT5EncoderModel(config)
     before = state(model)
-    with pytest.raises(NotImplementedError, match=r"'deberta-v2' cannot be fused: its scores are products"):
+    with pytest.raises(NotImplementedError, match=r"'longt5' cannot be fused: its encoder computes"):
         hw.fuse(model)
     assert state(model) == before
     gpt = transformers.GPTNeoModel(
