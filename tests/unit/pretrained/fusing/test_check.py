@@ -29,13 +29,14 @@ from headway.pretrained.fusing.check import FuseConfig, compare, load, random_in
     ],
 )
 def test_the_command_compares_and_prints_within_80_columns(name, given, tmp_path):
-    tiny_model(name).float().save_pretrained(tmp_path)
+    tiny_model(name).to(torch.float32).save_pretrained(tmp_path)
     asked = ["fuse", str(tmp_path), "--check", "--length", "12", "--batch", "2", "--rounds", "1", "--device", "cpu"]
     done = CliRunner().invoke(app, asked)
     assert done.exit_code == 0, done.output
     assert "times as fast as the best of transformers" in done.stdout
     assert given in done.stdout
-    assert f"{len(hw.fused(hw.fuse(tiny_model(name))).replaced)} x " in done.stdout
+    structures = list(hw.fused(hw.fuse(tiny_model(name))).replaced.values())
+    assert f"{structures.count(structures[-1])} x {structures[-1][:20]}" in done.stdout
     assert not [line for line in done.stdout.splitlines() if len(line) > 80]
     for word in ("eager", "headway"):
         row = next(line.split() for line in done.stdout.splitlines() if line.split()[:1] == [word])
@@ -81,7 +82,7 @@ def test_of_translators_the_speech_encoder_is_checked(name, part, tmp_path):
     check = compare(load(config).eval(), config)
     assert "frames" in check.what
     assert part in check.fusing.replaced
-    assert max(row.difference for row in check.rows) < 1e-3
+    assert max(row.difference for row in check.rows if row.difference is not None) < 1e-3
 
 
 def test_the_lengths_of_the_sequences():
