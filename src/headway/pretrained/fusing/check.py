@@ -153,6 +153,8 @@ def random_text(model: Any, config: FuseConfig, draw: torch.Generator) -> Inputs
     if "bbox" in taken:  # places of the words on a page, from 0 to 1: left, top, right, bottom
         corners = torch.rand(config.batch, config.length, 2, 2, generator=draw).sort(2).values
         arguments["bbox"] = corners.flatten(2)
+        if model.config.model_type != "udop":  # LayoutLM counts thousandths of the page
+            arguments["bbox"] = (1000 * arguments["bbox"]).long()
     return Inputs(
         {name: each.to(model.device) for name, each in arguments.items()},
         None if "decoder_input_ids" in taken else keep.to(model.device),

@@ -6,17 +6,43 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from headway.pretrained.fusing.families import alibi, conformers, deberta, encoders, mpnet, speecht5, t5, vision, xlnet
+from headway.pretrained.fusing.families import (
+    alibi,
+    conformers,
+    deberta,
+    encoders,
+    layoutlm,
+    longt5,
+    mpnet,
+    speecht5,
+    t5,
+    vision,
+    xlnet,
+)
 from headway.pretrained.fusing.family import Family, Fused
 
-_FILES = (t5, mpnet, deberta, alibi, xlnet, conformers, speecht5, encoders, vision)
+_FILES = (
+    t5,
+    longt5,
+    mpnet,
+    deberta,
+    layoutlm,
+    alibi,
+    xlnet,
+    conformers,
+    speecht5,
+    encoders,
+    vision,
+)
 FAMILIES: dict[str, Family] = {model: family for file in _FILES for family in file.FAMILIES for model in family.models}
 
 _RELATIVE = "its scores are products of queries or keys with a table of offsets, which no structure of headway has yet"
 REFUSED: dict[str, str] = {
     "funnel": _RELATIVE,
     "inkling": _RELATIVE,
-    "longt5": "its encoder computes attention in blocks with neighbours, which headway's attention does not have",
+    **dict.fromkeys(("longformer", "led", "big_bird"), "its attention is sparse, with tokens that all others see"),
+    "nystromformer": "it approximates attention by landmarks",
+    "mra": "it approximates attention in blocks of several resolutions",
 }
 
 _CLASSES: dict[type, type] = {}  # transformers' class -> the class of its fused modules
@@ -62,7 +88,9 @@ def tables() -> str:
     """Return the tables of docs/fuse.md: what is taken and how, and what is refused and why."""
     lines = ["| `config.model_type` | module | what its scores get |", "|---|---|---|"]
     for model, family in FAMILIES.items():
-        for name, what in {**{name: part.STRUCTURE for name, part in family.parts.items()}, **family.interface}.items():
+        left = {name: f"left to transformers: {why}" for name, why in family.left.items()}
+        parts = {name: part.STRUCTURE for name, part in family.parts.items()}
+        for name, what in {**parts, **family.interface, **left}.items():
             lines.append(f"| `{model}` | `{name}` | {what} |")
     lines += ["", "| refused | why |", "|---|---|"]
     lines += [f"| `{model}` | {why} |" for model, why in REFUSED.items()]

@@ -30,7 +30,7 @@ T5_SIZES = {
 
 ENCODER_DECODER = ("encoder-decoder", "page", "patches", "features-to-text", "waveform-to-text")
 POSITIONS = (  # in names of parameters
-    *("relative", "rel_pos", "rel_embeddings", "linear_pos", "pos_bias", "distance_embedding"),
+    *("relative", "rel_pos", "position_bias", "rel_embeddings", "linear_pos", "pos_bias", "distance_embedding"),
     *("rel_attn.r", "seg_embed", "relative_k_proj", "bias_u", "bias_v", "pe_k"),
 )
 
@@ -42,8 +42,9 @@ class Tiny:
     config: str
     model: str
     sizes: dict[str, Any] = field(default_factory=dict)
-    kind: str = "encoder"  # or decoder, encoder-decoder, page (places of words), patches, image, waveform, features,
-    # waveform-to-text, features-to-text, frequencies, segments (more than two)
+    # or decoder, encoder-decoder, page (places of words), boxes (the same in thousandths), patches, image, waveform,
+    # waveform-to-text, features, features-to-text, frequencies, segments (more than two)
+    kind: str = "encoder"
 
 
 SWITCH = {"num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1, "num_experts": 2, "router_jitter_noise": 0.0}
@@ -57,6 +58,21 @@ ENCODER = {
     "initializer_range": 0.3,
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
+}
+LAYOUT = {
+    **ENCODER,
+    **{"coordinate_size": 4, "shape_size": 10, "max_2d_position_embeddings": 1001, "visual_embed": False},
+    **{"rel_pos_bins": 8, "max_rel_pos": 12, "rel_2d_pos_bins": 8, "max_rel_2d_pos": 200, "pad_token_id": 0},
+}
+MODERN = {
+    **{name: size for name, size in ENCODER.items() if not name.endswith("_prob")},
+    **dict.fromkeys(("attention_dropout", "embedding_dropout", "mlp_dropout"), 0.0),
+    **{"num_hidden_layers": 4, "global_attn_every_n_layers": 2, "local_attention": 8, "reference_compile": False},
+    **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0),
+}
+CLIP = {
+    **{name: size for name, size in ENCODER.items() if not name.endswith("_prob")},
+    **{"attention_dropout": 0.0, "pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 1, "initializer_factor": 5.0},
 }
 DECODER = {
     "vocab_size": 60,
@@ -197,6 +213,23 @@ TINY = {
         {"text_config": PIX_TEXT, "vision_config": PIX_VISION},
         "patches",
     ),
+    "longt5": Tiny(
+        "LongT5Config",
+        "LongT5ForConditionalGeneration",
+        {**T5_SIZES, "local_radius": 4, "encoder_attention_type": "local"},
+        "encoder-decoder",
+    ),
+    "longt5-wide": Tiny(  # a window wider than most sequences
+        "LongT5Config",
+        "LongT5EncoderModel",
+        {**T5_SIZES, "local_radius": 20, "encoder_attention_type": "local"},
+    ),
+    "longt5-global": Tiny(
+        "LongT5Config",
+        "LongT5ForConditionalGeneration",
+        {**T5_SIZES, "local_radius": 4, "global_block_size": 4, "encoder_attention_type": "transient-global"},
+        "encoder-decoder",
+    ),
     "mpnet": Tiny("MPNetConfig", "MPNetModel", {**ENCODER, "relative_attention_num_buckets": 32}),
     "deberta": Tiny("DebertaConfig", "DebertaForMaskedLM", DEBERTA),
     "deberta-c2p": Tiny("DebertaConfig", "DebertaForTokenClassification", {**DEBERTA, "pos_att_type": ["c2p"]}),
@@ -211,6 +244,10 @@ TINY = {
         "DebertaV2Config", "DebertaV2ForTokenClassification", {**DEBERTA_V2, "share_att_key": True, "legacy": False}
     ),
     "sew-d": Tiny("SEWDConfig", "SEWDForCTC", SEW_D, "waveform"),
+    "layoutlmv3": Tiny("LayoutLMv3Config", "LayoutLMv3Model", LAYOUT, "boxes"),
+    "layoutlmv3-order": Tiny(
+        "LayoutLMv3Config", "LayoutLMv3Model", {**LAYOUT, "has_spatial_attention_bias": False}, "boxes"
+    ),
     "bloom": Tiny("BloomConfig", "BloomForCausalLM", {**DECODER, "n_layer": 2, "n_head": 6}, "decoder"),
     "mpt": Tiny("MptConfig", "MptForCausalLM", MPT, "decoder"),
     "falcon": Tiny("FalconConfig", "FalconForCausalLM", FALCON, "decoder"),
@@ -230,8 +267,26 @@ TINY = {
         {"vocab_size": 60, "dim": 36, "n_layers": 2, "n_heads": 6, "hidden_dim": 40, "dropout": 0.0}
         | {"attention_dropout": 0.0},
     ),
+    "xlm-roberta-xl": Tiny("XLMRobertaXLConfig", "XLMRobertaXLForMaskedLM", ENCODER),
+    "data2vec-text": Tiny("Data2VecTextConfig", "Data2VecTextForMaskedLM", ENCODER),
+    "bert-generation": Tiny("BertGenerationConfig", "BertGenerationEncoder", {**ENCODER, "pad_token_id": 0}),
+    "ernie": Tiny("ErnieConfig", "ErnieForMaskedLM", ENCODER),
+    "modernbert": Tiny("ModernBertConfig", "ModernBertForMaskedLM", MODERN),
+    "esm": Tiny("EsmConfig", "EsmForMaskedLM", {**ENCODER, "position_embedding_type": "rotary", "pad_token_id": 0}),
+    "layoutlm": Tiny("LayoutLMConfig", "LayoutLMForMaskedLM", ENCODER, "boxes"),
+    "clip_text_model": Tiny("CLIPTextConfig", "CLIPTextModel", CLIP),
     "beit": Tiny("BeitConfig", "BeitModel", {**BEIT, "use_relative_position_bias": True}, "image"),
     "beit-shared": Tiny("BeitConfig", "BeitModel", {**BEIT, "use_shared_relative_position_bias": True}, "image"),
+    "data2vec-vision": Tiny(
+        "Data2VecVisionConfig", "Data2VecVisionModel", {**BEIT, "use_relative_position_bias": True}, "image"
+    ),
+    "data2vec-vision-shared": Tiny(
+        "Data2VecVisionConfig",
+        "Data2VecVisionModel",
+        {**BEIT, "use_relative_position_bias": True, "use_shared_relative_position_bias": True},
+        "image",
+    ),
+    "swinv2": Tiny("Swinv2Config", "Swinv2Model", SWIN, "image"),
     "swin": Tiny("SwinConfig", "SwinModel", SWIN, "image"),
     "wav2vec2-conformer": Tiny("Wav2Vec2ConformerConfig", "Wav2Vec2ConformerModel", CONFORMER, "waveform"),
     "wav2vec2-conformer-rotary": Tiny(
@@ -355,6 +410,8 @@ def call_of(name: str, batch: int, length: int, padding: str, seed: int = 2) -> 
         inputs["decoder_input_ids"] = ids[:, :1]
     if TINY[name].sizes.get("add_adapter"):  # its output is shorter
         return Call(inputs, None)
+    if TINY[name].kind == "boxes":
+        inputs["bbox"] = torch.randint(0, 1001, (batch, length, 4), generator=draw).sort(-1).values
     if TINY[name].kind == "patches":
         del inputs["input_ids"]
         patches = torch.randn(batch, length, 12, generator=draw, dtype=torch.float64)

@@ -20,6 +20,8 @@ from headway.pretrained.fusing.check import FuseConfig, compare, load, random_in
     [
         ("t5-encoder", "2 x 12, 19 tokens, inference"),
         ("bert", "2 x 12, 19 tokens, inference"),
+        ("udop", "2 x 12, 19 tokens, inference"),
+        ("layoutlm", "2 x 12, 19 tokens, inference"),
         ("bloom", "2 x 12, 19 tokens, inference"),
         ("swin", "2 images, inference"),
         ("wav2vec2-conformer", "2 x 12, 19 frames, inference"),

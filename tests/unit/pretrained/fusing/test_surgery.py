@@ -91,6 +91,16 @@ def test_fused_says_what_was_replaced_and_why_the_rest_was_not():
     assert "encoder.block.0.layer.0.SelfAttention: Toeplitz" in str(report)
 
 
+def test_what_a_family_leaves_to_transformers():
+    """The encoder of such a LongT5; its decoder is fused."""
+    found = hw.fused(hw.fuse(tiny_model("longt5-global")))
+    left = "encoder.block.1.layer.0.TransientGlobalSelfAttention"
+    assert found.left[left] == "its keys are a window and a summary of every block"
+    assert len(found.left) == 2
+    assert {name.split(".")[0] for name in found.replaced} == {"decoder"}
+    assert f"{left}: left to transformers, its keys" in str(found)
+
+
 def test_a_model_with_an_attention_of_somebody_else_is_refused():
     model = tiny_model("t5")
     attention = model.encoder.block[1].layer[0].SelfAttention
@@ -144,12 +154,12 @@ def test_what_is_no_model_is_refused(what):
 
 
 def test_what_cannot_be_taken_is_refused_by_name_with_the_reason():
-    config = transformers.LongT5Config(
-        d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, vocab_size=20, pad_token_id=0, decoder_start_token_id=0
+    config = transformers.NystromformerConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=20, intermediate_size=16
     )
-    model = transformers.LongT5EncoderModel(config)
+    model = transformers.NystromformerModel(config)
     before = state(model)
-    with pytest.raises(NotImplementedError, match=r"'longt5' cannot be fused: its encoder computes"):
+    with pytest.raises(NotImplementedError, match=r"'nystromformer' cannot be fused: it approximates"):
         hw.fuse(model)
     assert state(model) == before
     gpt = transformers.GPTNeoModel(

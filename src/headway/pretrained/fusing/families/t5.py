@@ -80,6 +80,12 @@ class FusedUdopAttention(FusedT5Attention):
 
     STRUCTURE = "Dense in the encoder: order, x and y; Toeplitz in the decoder: buckets of offsets"
 
+    def structure(self) -> str:
+        if is_cross_attention(self):
+            return super().structure()
+        is_decoder = self.is_decoder  # type: ignore[attr-defined]
+        return FusedT5Attention.STRUCTURE if is_decoder else "Dense: order, x and y"
+
     def taken(self, position_bias: Tensor | None, mask: Tensor | None, q: Tensor, k: Tensor) -> Taken:
         if self.is_decoder or position_bias is None:  # type: ignore[attr-defined]
             return super().taken(position_bias, mask, q, k)
