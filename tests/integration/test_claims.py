@@ -171,7 +171,7 @@ def test_what_the_commands_write_is_read(tmp_path):
     found = read_results(results)
     assert not found.notes
     measures = {sample.measure for sample in found.samples}
-    assert measures >= {"loss", "glue", "xtreme", "table r2", "head r2", "score rank", "bleu", "English parameters"}
+    assert measures >= {"loss", "glue", "xtreme", "cosine", "head r2", "score rank", "bleu", "English parameters"}
     assert {sample.setting.encoding.name for sample in found.samples if sample.measure == "bleu"} == set(texts)
     assert ("shaw", "sinusoidal", "builtin") in found.errors
     verdicts = read("--results", str(results))

@@ -8,14 +8,18 @@ Interval. With three pairs or more it is Student's 95 % interval. With fewer, a 
 of three: what is stated for the measure, what seeds of one encoding differ by in the same results, and the paired
 bootstrap over test sentences where there is one. Seeds of fine-tuning say nothing about pretraining, so where the two
 sides come from two pretrained models, the interval is widened by the most that two pretrainings of one encoding differ
-by, where there are two.
+by, where there are two. Heads of one model are no samples of models: an interval over heads is widened by what is
+stated for two models.
 
 Verdict. A claim that one side is *above* the other is supported if the whole interval is on its side of 0 and the
 difference is at least the margin, and contradicted if the same holds for the other side. A claim that one side is *at
 least* as good is supported if the whole interval is above -margin, contradicted if it is below. A claim that both are
 *alike* is supported if the interval lies within the margin either way, contradicted if it lies outside. In all other
 cases the effect is not seen. A claim with several comparisons gets the worst of their verdicts: contradicted, not seen,
-not tested, supported.
+not tested, not testable, supported.
+
+Not testable. Scores of a model whose pretraining has hardly begun to learn (a loss above 5 nats, about what the
+frequencies of words alone give) say nothing of its encoding; a comparison with one is shown and does not count.
 
 In the ledger, numbers are compared only if their configurations differ in nothing but the encoding; of several such
 groups the largest counts. Where nothing was measured on the task of a claim, a stand-in (the loss of pretraining)
@@ -33,11 +37,12 @@ from typing import Any
 from headway.bench.statistics import student_half_width
 
 KINDS = ("above", "at least", "alike")
-WORST_FIRST = ("contradicted", "not seen", "not tested", "supported")
+WORST_FIRST = ("contradicted", "not seen", "not tested", "not testable", "supported")
 LEAST_PAIRS = 3
 # How far two runs that differ only in their seed may lie apart, stated before there were results: a loss in nats, a
 # score or BLEU in points, times in percent.
 STATED_NOISE = {"loss": 0.05, "score": 1.0, "bleu": 0.5, "time": 2.0}
+PLATEAU = 5.0  # loss of pretraining, in nats, above which a model has hardly begun to learn
 STATED_BAND = "noise band that we state"
 SEEDS_BAND = "noise band: the most that seeds of one encoding differ by"
 BOOTSTRAP = "95 % paired bootstrap over test sentences"
@@ -82,6 +87,7 @@ def judge(
     unit: str = "seed",
     bands: Mapping[str, float],
     between_pretrainings: float = 0.0,
+    between_models: float = 0.0,
     digits: int = 1,
 ) -> Judgement:
     """Judge a comparison by its differences, one for each pair.
@@ -93,15 +99,18 @@ def judge(
         unit: what a pair is: seed, round, head or row.
         bands: half widths of noise bands, by their names above; the widest counts where there are few pairs.
         between_pretrainings: what two pretrainings of one encoding differ by, by which an interval is widened.
+        between_models: what is stated that two models differ by, by which an interval over heads of one is widened.
         digits: of the number that `basis` names.
     """
     difference, number = fmean(differences), len(differences)
     measured, many = True, f"{number} {unit}{'s' if number > 1 else ''}"
     if number >= LEAST_PAIRS:
-        half = math.hypot(student_half_width(differences), between_pretrainings)
+        half = math.hypot(student_half_width(differences), between_pretrainings, between_models)
         basis = f"95 % interval over {many}"
         if between_pretrainings:
             basis += f", widened by what pretrainings of one encoding differ by (±{between_pretrainings:.{digits}f})"
+        if between_models:
+            basis += f" of one model, widened by what is stated for two models (±{between_models:.{digits}f})"
     else:
         name = max(bands, key=lambda each: bands[each])
         half, measured = bands[name], bands[name] == bands.get(BOOTSTRAP) != 0

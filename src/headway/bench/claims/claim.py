@@ -27,6 +27,7 @@ class Contrast:
         measure, than_measure: names in `MEASURES`, of the two sides; the second is the first unless given.
         attention: of the models of both sides, full or linformer.
         higher: whether more favours the claim; the measure's own direction unless given.
+        length: tokens of the sequences that were timed; all lengths unless given.
     """
 
     better: str
@@ -37,6 +38,7 @@ class Contrast:
     than_measure: str | None = None
     attention: str = "full"
     higher: bool | None = None
+    length: int | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -67,15 +69,20 @@ class Contrast:
         """Name both sides; the second is empty where both are one encoding by two measures."""
         better, than = self.sides
         if self.than_measure is not None:
-            return f"{better}, {self.by.words}", ""
+            return f"{better}, {self.measured}", ""
         return str(better), "the bound" if than is None else str(than)
+
+    @property
+    def measured(self) -> str:
+        """Name the measure, and the length where costs of one length are compared."""
+        return self.by.words + ("" if self.length is None else f" at n = {self.length}")
 
     @property
     def words(self) -> str:
         better, than = self.sides
         if self.than_measure is not None:
-            return f"{better}: {self.by.words} against {MEASURES[self.than_measure].words}"
-        return f"{better} against {f'{self.than:g}' if than is None else than}: {self.by.words}"
+            return f"{better}: {self.measured} against {MEASURES[self.than_measure].words}"
+        return f"{better} against {f'{self.than:g}' if than is None else than}: {self.measured}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

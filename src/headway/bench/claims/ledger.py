@@ -62,6 +62,8 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
         "in_percent": contrast.by.relative,
         "interval": interval,
         "noise_band": None if judgement is None or judgement.measured else judgement.half_width,
+        "losses": None if finding.losses is None else list(finding.losses),
+        "untestable": finding.untestable,
         "basis": "" if judgement is None else judgement.basis,
         "pairs": [{"unit": unit, "better": better, "than": than} for unit, better, than in finding.pairs],
         "over": list(finding.blocks),

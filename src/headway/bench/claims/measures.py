@@ -165,10 +165,9 @@ _ALL = (
     *(
         Measure(name=name, words=words, higher=True, noise=0.05, digits=3, commands=_analyze)
         for name, words in (
-            ("table r2", "Toeplitz R² of E_P E_Pᵀ"),
-            ("table r2 without [CLS]", "Toeplitz R² of E_P E_Pᵀ less position 0"),
-            ("table r2, most steps", "Toeplitz R² of E_P E_Pᵀ, longest run"),
-            ("table r2, fewest steps", "Toeplitz R² of E_P E_Pᵀ, shortest run"),
+            ("table r2 off the diagonal", "Toeplitz R² of E_P E_Pᵀ less position 0 and the main diagonal"),
+            ("table r2, most steps", "Toeplitz R² of E_P E_Pᵀ less position 0 and the main diagonal, longest run"),
+            ("table r2, fewest steps", "Toeplitz R² of E_P E_Pᵀ less position 0 and the main diagonal, shortest run"),
             ("head r2", "Toeplitz R² of a head's position scores"),
             ("head r2 without [CLS]", "Toeplitz R² of a head's position scores less position 0"),
         )

@@ -25,6 +25,7 @@ class Paired:
         between_pretrainings: the most that two pretrainings of one encoding differ by after fine-tuning, where the
             two sides come from different pretrained models; 0 if none was repeated.
         bootstrap: half the width of the interval over test sentences; 0 without one.
+        losses: of pretraining, means of both sides; None where nothing was fine-tuned.
     """
 
     pairs: tuple[tuple[str, float, float, float], ...]
@@ -35,6 +36,7 @@ class Paired:
     between_seeds: float
     between_pretrainings: float
     bootstrap: float
+    losses: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,11 +53,12 @@ Numbers = dict[tuple[str, str], Sample]  # by block and unit
 def find_pairs(contrast: Contrast, results: Results) -> Paired | Missing:
     """Find the pairs of a comparison, or say what is missing."""
     asked, other = contrast.sides
-    better = _fitting(asked, contrast.measure, results.samples)
+    samples = [each for each in results.samples if contrast.length is None or each.length == contrast.length]
+    better = _fitting(asked, contrast.measure, samples)
     if other is None:
         assert isinstance(contrast.than, float)
         return _pairs_with_bound(contrast, asked, better, contrast.than)
-    than = _fitting(other, contrast.than_measure or contrast.measure, results.samples)
+    than = _fitting(other, contrast.than_measure or contrast.measure, samples)
     lacking = [setting for setting, found in ((asked, better), (other, than)) if not found]
     numbers = _in_largest_groups((asked, better), (other, than))
     shared = [key for key in numbers[0] if key in numbers[1]]
@@ -132,11 +135,18 @@ def _pairs(
         scale=_scale(used),
         sources=tuple(dict.fromkeys(sample.source for sample in used)),
         between_seeds=_between_seeds(contrast, results),
-        between_pretrainings=_between_pretrainings(contrast, blocks, results)
-        if contrast.by.tuned and from_two
-        else 0.0,
+        between_pretrainings=(
+            _between_pretrainings(contrast, blocks, results) if contrast.by.tuned and from_two else 0.0
+        ),
         bootstrap=_bootstrap(better, than, cells, results),
+        losses=_losses(better, than, cells) if contrast.by.tuned else None,
     )
+
+
+def _losses(better: Numbers, than: Numbers, cells: dict[str, list[tuple[str, str]]]) -> tuple[float, float]:
+    """Return the mean losses of the pretrained models that were fine-tuned, of both sides."""
+    first, second = (fmean(-side[key].merit for keys in cells.values() for key in keys) for side in (better, than))
+    return first, second
 
 
 def _pairs_with_bound(contrast: Contrast, asked: Setting, better: list[Sample], bound: float) -> Paired | Missing:

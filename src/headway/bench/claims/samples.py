@@ -17,7 +17,8 @@ class Sample:
     Args:
         measure: a name in `headway.bench.claims.measures.MEASURES`.
         unit: what is repeated and paired: a seed, a round, a head.
-        block: what is averaged over: a task, a corpus, a length.
+        block: what is averaged over: a task, a corpus, a model and a length.
+        length: tokens of the sequences that were timed; None for other numbers.
         group: the whole configuration except encoding and seed. Numbers of different groups are never compared.
         rate: factor on the learning rate of the encoding's parameters; None if it has none.
         recipe: like `group`, but the same in all studies, so that numbers of one encoding and one recipe differ by
@@ -35,6 +36,7 @@ class Sample:
     value: float
     unit: str
     block: str = ""
+    length: int | None = None
     group: str = ""
     recipe: str = ""
     rate: float | None = None

@@ -39,7 +39,8 @@ CLAIMS = (
         numbers="EN-DE: k = 2 25.8, 4 25.9, 16 25.8, 64 25.9, 256 25.8",
         scale=DEV,
         contrasts=tuple(
-            Contrast(better=f"shaw:clip={k}", than=BOTH, measure="bleu", kind="alike", margin=1.0) for k in (2, 4, 64)
+            Contrast(better=f"shaw:clip={k}", than=BOTH, measure="bleu", kind="alike", margin=1.0)
+            for k in (2, 4, 64, 256)
         ),
     ),
     Claim(

@@ -13,7 +13,9 @@ from headway.bench.claims.claim import Contrast
 from headway.bench.claims.verdicts import Entry, Finding
 from headway.bench.judge import WORST_FIRST
 
-STYLES = {"supported": "green", "not seen": "yellow", "contradicted": "red", "not tested": "dim"}
+STYLES = {
+    "supported": "green", "not seen": "yellow", "contradicted": "red", "not tested": "dim", "not testable": "dim",
+}  # fmt: skip
 
 
 def format_value(contrast: Contrast, value: float) -> str:
@@ -36,16 +38,18 @@ def write_finding(finding: Finding, *, measure: bool = False) -> str:
     """Write one comparison as a line, with the name of its measure where asked for."""
     contrast = finding.contrast
     better, than = contrast.names
-    names = f"{better}{f' – {than}' if than else ''}{f', {contrast.by.words}' if measure and than else ''}"
+    names = f"{better}{f' – {than}' if than else ''}{f', {contrast.measured}' if measure and than else ''}"
     if finding.better is None or finding.than is None:
         return f"{names}: {write_absence(finding)}"
     values = f"{format_value(contrast, finding.better)} – {format_value(contrast, finding.than)}"
-    return f"{names}: {values} = {format_difference(finding)}"
+    losses = "" if finding.losses is None else " (losses {:.2f}, {:.2f})".format(*finding.losses)
+    untestable = f"; not testable: {finding.untestable}" if finding.untestable else ""
+    return f"{names}: {values} = {format_difference(finding)}{losses}{untestable}"
 
 
 def write_findings(entry: Entry, *, absent: bool) -> list[str]:
     """Write the comparisons of a claim as lines, those without results only if `absent`."""
-    several = len({finding.contrast.measure for finding in entry.findings}) > 1
+    several = len({finding.contrast.measured for finding in entry.findings}) > 1
     return [write_finding(each, measure=several) for each in entry.findings if absent or each.better is not None]
 
 
@@ -56,7 +60,7 @@ def scale_of(entry: Entry) -> str:
 
 def measure_of(entry: Entry) -> str:
     """Name the measure that decided; nothing where there are several, which then stand beside each comparison."""
-    names = list(dict.fromkeys(finding.contrast.by.words for finding in entry.findings))
+    names = list(dict.fromkeys(finding.contrast.measured for finding in entry.findings))
     return f"{'stand-in: ' if entry.stood_in else ''}{names[0]}" if len(names) == 1 else ""
 
 
@@ -134,9 +138,10 @@ def _finding_in_full(finding: Finding) -> list[str]:
         f"{format_difference(finding)}",
         f"    interval  {finding.judgement.basis}",
         *([f"    over      {', '.join(over)}"] if over else []),
+        *(["    losses    {:.3f} and {:.3f} in pretraining".format(*finding.losses)] if finding.losses else []),
         *(f"    {each}: {format_value(contrast, a)} and {format_value(contrast, b)}" for each, a, b in finding.pairs),
         *(f"    from      {source}" for source in finding.sources),
-        f"    verdict   {finding.verdict}",
+        f"    verdict   {finding.verdict}{f': {finding.untestable}' if finding.untestable else ''}",
     ]
     return lines
 

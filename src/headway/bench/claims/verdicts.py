@@ -8,7 +8,7 @@ from statistics import fmean
 from headway.bench.claims.claim import Claim, Contrast
 from headway.bench.claims.pairing import Missing, find_pairs
 from headway.bench.claims.samples import Results
-from headway.bench.judge import BOOTSTRAP, SEEDS_BAND, STATED_BAND, WORST_FIRST, Judgement, judge
+from headway.bench.judge import BOOTSTRAP, PLATEAU, SEEDS_BAND, STATED_BAND, WORST_FIRST, Judgement, judge
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,6 +19,8 @@ class Finding:
         judgement: None where there are no results, and `verdict` is "not tested".
         better, than: means of both sides.
         pairs: unit, better side, other side.
+        losses: of pretraining, of both sides, where models were fine-tuned.
+        untestable: why the numbers cannot decide; then the verdict is "not testable".
         missing: commands that would produce the results it lacks.
     """
 
@@ -27,6 +29,8 @@ class Finding:
     better: float | None = None
     than: float | None = None
     pairs: tuple[tuple[str, float, float], ...] = ()
+    losses: tuple[float, float] | None = None
+    untestable: str = ""
     blocks: tuple[str, ...] = ()
     scale: str = ""
     sources: tuple[str, ...] = ()
@@ -35,7 +39,9 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        return "not tested" if self.judgement is None else self.judgement.verdict
+        if self.judgement is None:
+            return "not tested"
+        return "not testable" if self.untestable else self.judgement.verdict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,6 +92,7 @@ def judge_contrast(contrast: Contrast, results: Results) -> Finding:
         unit=found.repeated,
         bands=bands,
         between_pretrainings=found.between_pretrainings,
+        between_models=contrast.by.noise if found.repeated == "head" else 0.0,
         digits=contrast.by.digits,
     )
     return Finding(
@@ -94,7 +101,20 @@ def judge_contrast(contrast: Contrast, results: Results) -> Finding:
         better=fmean(better for _, better, _, _ in found.pairs),
         than=fmean(than for _, _, than, _ in found.pairs),
         pairs=tuple((unit, better, than) for unit, better, than, _ in found.pairs),
+        losses=found.losses,
+        untestable=_why_untestable(contrast, found.losses),
         blocks=found.blocks,
         scale=found.scale,
         sources=found.sources,
     )
+
+
+def _why_untestable(contrast: Contrast, losses: tuple[float, float] | None) -> str:
+    """Say which side's pretraining has hardly begun to learn, so that its scores say nothing of the encoding.
+
+    A model without positions is what its encoding makes it, however high its loss.
+    """
+    for side, loss in zip(contrast.sides, losses or (), strict=False):
+        if side is not None and side.encoding.names != ("none",) and loss > PLATEAU:
+            return f"{side} had not left the plateau of pretraining (loss {loss:.2f}, above {PLATEAU:g})"
+    return ""

@@ -184,6 +184,7 @@ def _describe_table(measures: Any, table: Any) -> dict[str, Any]:
     return {
         "r2": measured.r2,
         "r2_without_first": measured.r2_without_first,
+        "r2_off_diagonal": measured.r2_off_diagonal,
         "positions": len(measured.norms),
         "seam": measured.seam.start,
         "picture": picture,

@@ -19,6 +19,7 @@ VOCABULARIES = {"English": 30_522, "multilingual": 120_000}  # Chen et al. (2021
 ANALYSED = {  # where the result of an analysis has the number of a name: its part, and the key there
     "table_r2": ("table", "r2"),
     "table_r2_without_first": ("table", "r2_without_first"),
+    "table_r2_off_diagonal": ("table", "r2_off_diagonal"),
 }
 # Where a kind of encoding adds positions, as tables name it.
 PLACES = {"input": "input", "queries and keys": "per-head", "scores": "per-head", "values": "per-head"}

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from headway.pretrained.analysis.matrices import Array, Product, bands
-from headway.pretrained.analysis.toeplitz import Diagonals, Windows, diagonals, windowed_r2, without_first
+from headway.pretrained.analysis.toeplitz import Diagonals, Windows, diagonals, off_diagonal, windowed_r2, without_first
 
 NEAR = 16  # positions compared on either side of a seam
 LEAST_JUMP = 8.0  # times the usual difference, from which on a seam is named
@@ -51,6 +51,7 @@ class TableMeasures:
     gram: Diagonals  # of E_P E_P^T
     r2: float
     r2_without_first: float  # position 0 left out: it belongs to [CLS], and stands apart in many models
+    r2_off_diagonal: float  # position 0 and each vector's product with itself left out: near 0 for a random table
     windows: Windows
     cosines: Cosines
     seam: Seam
@@ -63,12 +64,14 @@ def measure_table(table: Array, *, window: int = 128) -> TableMeasures:  # (L, E
     table = table.astype(np.float64)
     inner = gram(table)
     whole = diagonals(inner)
+    rest = without_first(whole, inner)
     return TableMeasures(
         norms=np.linalg.norm(table, axis=1),
         neighbours=neighbour_cosines(table),
         gram=whole,
         r2=float(whole.r2[0]),
-        r2_without_first=float(without_first(whole, inner).r2[0]),
+        r2_without_first=float(rest.r2[0]),
+        r2_off_diagonal=float(off_diagonal(rest).r2[0]),
         windows=windowed_r2(inner, size=window),
         cosines=cosine_distribution(table),
         seam=find_seam(table),

@@ -146,14 +146,14 @@ def measures(table=None, ranks=None):
 
 def test_analyses_give_numbers_of_heads_and_tables(tmp_path):
     pretraining(tmp_path, "learned")
-    table = {"r2": 0.8, "r2_without_first": 0.9, "cosines": {"mean": 0.25}}
+    table = {"r2": 0.8, "r2_without_first": 0.9, "r2_off_diagonal": 0.7, "cosines": {"mean": 0.25}}
     kind = {"numerical": [[64.0, 63.0], [1.0, 1.0]], "relative": [[20.0, 10.0], [1.0, 1.0]]}
     write(tmp_path / "analysis/learned/measures.json", measures(table, {"whole": kind, "positions": kind}))
     found = read_results(tmp_path)
     assert [s.value for s in of(found, "head r2")] == [0.1, 0.2, 0.3]  # null is left out
     assert [s.value for s in of(found, "score rank")] == [64.0, 63.0]  # the first layer alone
     assert [s.value for s in of(found, "position rank")] == [20.0, 10.0]
-    assert [s.value for name in ("table r2", "cosine") for s in of(found, name)] == [0.8, 0.25]
+    assert [s.value for name in ("table r2 off the diagonal", "cosine") for s in of(found, name)] == [0.7, 0.25]
     assert not of(found, "table r2, most steps")  # one run shows no trend
 
 
@@ -180,7 +180,7 @@ def test_position_scores_that_layers_or_heads_share_count_once(encoding, sharing
 def test_a_trend_is_between_the_shortest_and_the_longest_run(tmp_path):
     for steps, r2 in ((500, 0.2), (100, 0.1), (900, 0.6)):
         pretraining(tmp_path, f"learned-{steps}", steps=steps)
-        table = {"r2": 0.0, "r2_without_first": r2, "cosines": {"mean": 0.0}}
+        table = {"r2": 0.0, "r2_without_first": 0.0, "r2_off_diagonal": r2, "cosines": {"mean": 0.0}}
         write(tmp_path / f"analysis/learned-{steps}/measures.json", measures(table))
     found = read_results(tmp_path)
     (short,), (long,) = of(found, "table r2, fewest steps"), of(found, "table r2, most steps")

@@ -221,24 +221,24 @@ def made(contrasts, *, holds):
     """Results of three seeds that bear every comparison out by far, or the opposite."""
     by_choice: dict = {}
 
-    def place(asked, measure):
+    def place(asked, measure, length):
         setting = Setting(complete_choice(asked.encoding, 64).with_segments(None), asked.attention)
-        return by_choice.setdefault((setting, measure, asked.encoding.segments), [setting, 0.0])
+        return by_choice.setdefault((setting, measure, asked.encoding.segments, length), [setting, 0.0])
 
     for _ in contrasts:  # as often as a chain of comparisons is long
         for each in contrasts:
             sign = (1 if each.favours_more else -1) * (1 if holds else -1)
             asked, other = each.sides
-            better = place(asked, each.measure)
-            than = each.than if other is None else place(other, each.than_measure or each.measure)[1]
+            better = place(asked, each.measure, each.length)
+            than = each.than if other is None else place(other, each.than_measure or each.measure, each.length)[1]
             step = 0.0 if each.kind == "alike" and holds else 40.0 * max(each.margin, 1.0)
             if step == 0.0 or sign * (better[1] - than) < step:
                 better[1] = than + sign * step
     return Results(
         samples=tuple(
             Sample(measure=measure, setting=setting, value=value + 1000.0 * ("time" in measure), unit=f"seed {n}",
-                   segments=segments, source="s")
-            for (_, measure, segments), (setting, value) in by_choice.items()
+                   segments=segments, length=length, source="s")
+            for (_, measure, segments, length), (setting, value) in by_choice.items()
             for n in range(3)
         )
     )  # fmt: skip
@@ -260,3 +260,38 @@ def test_keys_are_distinct_and_every_claim_says_where_it_stands():
     assert len({claim.key for claim in CLAIMS}) == len(CLAIMS) >= 20
     for each in CLAIMS:
         assert each.says and each.paper and each.where and each.numbers and each.scale and each.contrasts
+
+
+def test_scores_of_a_model_that_has_hardly_begun_to_learn_do_not_count():
+    def found(merit, name="learned"):
+        ours = samples("rope", [85.0, 85.1, 84.9], merit=-3.0, block="stsb")
+        theirs = samples(name, [80.0, 80.0, 80.0], merit=merit, block="stsb")
+        asked = Contrast(better="rope", than=name, measure="glue", margin=0.5)
+        return judge_contrast(asked, results(ours, theirs))
+
+    assert found(-4.9).verdict == "supported" and "(losses 3.00, 4.90)" in write_finding(found(-4.9))
+    assert found(-5.4).verdict == "not testable"
+    assert "learned had not left the plateau of pretraining (loss 5.40, above 5)" in write_finding(found(-5.4))
+    assert found(-5.4).judgement.difference == pytest.approx(5.0)  # is shown
+    assert found(-6.1, "none").verdict == "supported"  # that is what a model without positions is
+
+
+def test_an_interval_over_heads_is_widened_by_what_is_stated_for_two_models():
+    heads = [Sample(measure="head r2 without [CLS]", setting=Setting.of({"encoding": "rope"}), value=value,
+                    unit=f"seed 0, head 0.{head}", source="x")
+             for head, value in enumerate([0.60, 0.61, 0.59, 0.60])]  # fmt: skip
+    found = judge_contrast(Contrast(better="rope", than=0.5, measure="head r2 without [CLS]"), results(heads)).judgement
+    assert 0.05 < found.half_width < 0.06 and "4 heads of one model" in found.basis
+
+
+def test_costs_of_one_length_are_compared_alone():
+    def rounds(name, seconds):
+        found = []
+        for length, value in seconds.items():
+            found += samples(name, [value] * 3, measure="training time", block=f"m, n = {length}", length=length)
+        return found
+
+    numbers = results(rounds("rope", {128: 10.0, 512: 11.0}), rounds("learned", {128: 10.0, 512: 10.0}))
+    for length, percent in ((128, 0.0), (512, 10.0), (None, 5.0)):
+        asked = contrast("at least", 2.0, "training time", length=length)
+        assert judge_contrast(asked, numbers).judgement.difference == pytest.approx(percent)

@@ -38,7 +38,7 @@ def test_the_models_of_the_figures_are_those_of_the_paper():
     assert later == {
         f"albert/albert-{size}-v2": f"albert/albert-{size}-v1" for size in ("base", "large", "xlarge", "xxlarge")
     }
-    assert [column.name for column in plan.columns][:2] == ["Toeplitz R²", "R² without [CLS]"]
+    assert [column.name for column in plan.columns][:3] == ["Toeplitz R²", "R² without [CLS]", "R² off diagonal"]
     assert {claim.column for claim in plan.claims} == {"Toeplitz R²", "Avg"}  # Sec. 3.1: both rise
     kinds_of_jobs = {each.job.kind for each in jobs(plan)}
     assert kinds_of_jobs == {"convert", "finetune", "analyse", "simple"}

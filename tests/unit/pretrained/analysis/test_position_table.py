@@ -52,7 +52,19 @@ def test_random_tables_have_the_r2_that_theory_says():
     n, d = 256, 64
     found = measure_table(random(n, d))
     assert_allclose(found.r2, d / (d + n) + 2 / n * n / (d + n), rtol=0.1)
+    assert_allclose(found.r2_off_diagonal, 2 / n, rtol=0.3)  # the means of 2n - 4 diagonals of n^2 entries
     assert found.seam.start is None
+
+
+def test_the_main_diagonal_is_left_out():
+    """What is left of P is compared with its diagonals' means one by one."""
+    found, n = measure_table(table := random(9, 4)), 9
+    matrix = (table @ table.T)[1:, 1:]
+    offsets = np.subtract.outer(np.arange(n - 1), np.arange(n - 1))
+    kept = offsets != 0
+    means = {offset: matrix[offsets == offset].mean() for offset in np.unique(offsets[kept])}
+    left = sum((matrix[offsets == offset] - mean).var() * (offsets == offset).sum() for offset, mean in means.items())
+    assert_allclose(found.r2_off_diagonal, 1 - left / (matrix[kept].var() * kept.sum()), rtol=1e-9)
 
 
 def test_position_0_apart_is_told():

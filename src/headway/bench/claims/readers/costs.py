@@ -37,6 +37,7 @@ def _rounds(
             value=1e3 * seconds,
             unit=f"round {number}",
             block=f"{row['model']}, n = {row['length']}",
+            length=row["length"],
             group=path.name,
             size=_date(path),
             scale=f"{environment.get('gpu') or environment.get('processor') or 'a CPU'}, torch {environment['torch']}",

@@ -202,11 +202,11 @@ def analysis(folder: Path, run: Pretrained) -> Iterator[Sample]:
 
 
 def _table(table: Mapping[str, Any], run: Pretrained, source: str) -> Iterator[Sample]:
-    yield run.sample("table r2", table["r2"], source=source)
-    yield run.sample("table r2 without [CLS]", table["r2_without_first"], source=source)
     yield run.sample("cosine", table["cosines"]["mean"], source=source)
-    by_steps = run.sample("table r2 by steps", table["r2_without_first"], source=source)
-    yield replace(by_steps, group=run.without_steps, size=float(run.steps))
+    if "r2_off_diagonal" in table:  # older analyses have none
+        yield run.sample("table r2 off the diagonal", table["r2_off_diagonal"], source=source)
+        by_steps = run.sample("table r2 by steps", table["r2_off_diagonal"], source=source)
+        yield replace(by_steps, group=run.without_steps, size=float(run.steps))
 
 
 def without_shared(layers: Layers, setting: Setting) -> Layers:

@@ -55,6 +55,7 @@ def tisa_models(size: str, data: str | None, models: tuple[str, ...] = ()) -> Pl
         columns=(
             _r2("Toeplitz R²", "table_r2", "share of the variance of E_P E_Pᵀ that the offset explains"),
             _r2("R² without [CLS]", "table_r2_without_first", "the same without position 0"),
+            _r2("R² off diagonal", "table_r2_off_diagonal", "the same without products of vectors with themselves"),
             *columns,
         ),
         baseline=rows[0].name,
