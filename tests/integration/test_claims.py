@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from headway.cli import app
 
 ROOT = Path(__file__).parents[2]
-VERDICTS = {"supported", "not seen", "contradicted", "not tested"}
+VERDICTS = {"supported", "not seen", "contradicted", "not tested", "not testable"}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -51,26 +51,21 @@ def test_every_claim_has_a_verdict_or_the_command_that_would_give_one(ledger):
             assert not (part["interval"] and part["noise_band"])
 
 
-def test_committed_timings_decide_what_position_costs(ledger):
+@pytest.mark.parametrize("length", [128, 512])
+def test_committed_timings_decide_what_position_costs(ledger, length):
     """By hand from the raw seconds, not through the library."""
     parts = {part["compares"]: part for part in ledger["diet-cost"]["comparisons"]}
-    part = parts["diet-rel:sharing=none against learned: ms of a training step"]
-    ratios = []
-    for block in part["over"]:
-        for source in part["sources"]:
-            record = json.loads((ROOT / source).read_text())
-            seconds = {
-                row["row"]: row["training"]["seconds"]
-                for row in record["measurements"]
-                if f"{row['model']}, n = {row['length']}" == block and row["problem"] is None
-            }
-            if seconds:
-                pairs = zip(seconds["diet-rel"], seconds["learned"], strict=True)
-                ratios.append([100 * (own / other - 1) for own, other in pairs])
-    assert len(ratios) == len(part["over"]) == 2
-    rounds = [sum(both) / 2 for both in zip(*ratios, strict=False)]  # those that both lengths were measured in
-    assert len(rounds) >= 5
-    assert part["difference"] == pytest.approx(sum(rounds) / len(rounds))
+    part = parts[f"diet-rel:sharing=none against learned: ms of a training step at n = {length}"]
+    ((source,), (block,)) = part["sources"], part["over"]
+    record = json.loads((ROOT / source).read_text())
+    seconds = {
+        row["row"]: row["training"]["seconds"]
+        for row in record["measurements"]
+        if f"{row['model']}, n = {row['length']}" == block and row["problem"] is None
+    }
+    ratios = [100 * (own / other - 1) for own, other in zip(seconds["diet-rel"], seconds["learned"], strict=True)]
+    assert block.endswith(f"n = {length}") and len(ratios) >= 5
+    assert part["difference"] == pytest.approx(sum(ratios) / len(ratios))
 
 
 def test_the_table_fits_its_terminal():
@@ -99,7 +94,10 @@ def test_the_rule_is_told():
     [
         (["--results", "nowhere"], "results: expected a folder of results, got nowhere"),
         (["per-hed-glue"], "Did you mean 'per-head-glue'?"),
-        (["--only", "true"], "--only: expected some of contradicted, not seen, not tested, supported, got true"),
+        (
+            ["--only", "true"],
+            "--only: expected some of contradicted, not seen, not tested, not testable, supported, got true",
+        ),
     ],
 )
 def test_mistakes_are_explained(words, message):
