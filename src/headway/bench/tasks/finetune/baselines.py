@@ -17,25 +17,28 @@ from headway.bench.tasks.finetune.metrics import scores
 def baseline_scores(config: FinetuneConfig) -> dict[str, dict[str, float]]:
     """Return the metrics of each baseline on the first dev split; none for questions.
 
-    The bag of words knows which words the first text has, which the second, and which they share.
+    Features of the bag of words are the words of the first text, those of the second, and those that both have.
     """
     if not config.has_baselines:
         return {}
     task = config.task_spec
     on_error = config.data.on_error
     every = [
-        example for reference in config.training for split in read_splits(reference, on_error) for example in _of(split)
+        example
+        for reference in config.training
+        for split in read_splits(reference, on_error)
+        for example in _labelled_examples(split)
     ]
     train = sample(every, config.data.limit)
-    dev = _of(read_splits(config.development[0], on_error)[0])
+    dev = _labelled_examples(read_splits(config.development[0], on_error)[0])
     actual, labels = _labels(dev), _labels(train)
     return {
-        "most frequent": scores(task.metrics, np.full_like(actual, _typical(task, labels)), actual),
+        "most frequent": scores(task.metrics, np.full_like(actual, _most_frequent(task, labels)), actual),
         "bag of words": scores(task.metrics, _bag_of_words(task, train, labels, dev), actual),
     }
 
 
-def _of(split: Split) -> list[Example]:
+def _labelled_examples(split: Split) -> list[Example]:
     return [example for example in split.labelled if isinstance(example, Example)]
 
 
@@ -43,7 +46,7 @@ def _labels(examples: Sequence[Example]) -> NDArray[Any]:
     return np.array([example.label for example in examples])
 
 
-def _typical(task: TaskSpec, labels: NDArray[Any]) -> float:
+def _most_frequent(task: TaskSpec, labels: NDArray[Any]) -> float:
     return float(labels.mean()) if task.kind == "number" else int(np.bincount(labels).argmax())
 
 

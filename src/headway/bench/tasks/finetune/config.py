@@ -23,11 +23,11 @@ class Start:
     Args:
         model: folder or Hub name of one of ours, or of any encoder of transformers.
         tokenizer: folder or Hub name; the model's own unless given.
-        segments: for pairs, how one of our encoders takes segments (Chen et al. 2021b, App. A). None leaves a model
-            that has them as it is, and gives one that has none per-head segments (at the input with linformer and
-            performer). Tasks of single texts always keep the model as it is.
-        segment_sharing: none, head or layer, of per-head segments that are given here (see `EncodingChoice`), or
-            positions, to share as the model's positions do. None is none: a table for each head and layer.
+        segments: where segments enter one of our encoders, for tasks of pairs (Chen et al. 2021b, App. A): none, input
+            or per-head. By default a model with segments keeps them, and a model without gets per-head segments (at
+            the input with linformer and performer). Tasks of single texts always keep the model as it is.
+        segment_sharing: how per-head segments that are added here share their tables: none, head or layer (see
+            `EncodingChoice`), or positions, to share as the model's positions do; none by default.
     """
 
     model: str
@@ -98,7 +98,7 @@ class Grid:
 
     @property
     def runs(self) -> list[tuple[float, int]]:
-        """All pairs of rate and seed; the seeds of one rate follow one another."""
+        """Return all pairs of rate and seed; the seeds of one rate follow one another."""
         return [(rate, seed) for rate in self.rates for seed in self.seeds]
 
 
@@ -202,10 +202,10 @@ class FinetuneConfig:
             )
 
     def _check_reference(self, name: str, reference: TaskData) -> None:
-        asked, other = self.task_spec, reference.task
-        if (other.kind, other.labels) != (asked.kind, asked.labels):
+        task, other = self.task_spec, reference.task
+        if (other.kind, other.labels) != (task.kind, task.labels):
             raise ValueError(
-                f"{name}: expected data sets like {asked.name} ({asked.kind} {' '.join(asked.labels)}), "
+                f"{name}: expected data sets like {task.name} ({task.kind} {' '.join(task.labels)}), "
                 f"got {other.name} ({other.kind} {' '.join(other.labels)})."
             )
         if not reference.parts:
@@ -216,9 +216,9 @@ class FinetuneConfig:
             )
 
     def _check_languages(self) -> None:
-        """Raise where nothing would be evaluated or predicted in any of the languages.
+        """Raise if no data set has any of the languages.
 
-        A language that one data set does not have may be there for others: studies ask all tasks in the same ones.
+        A language need not be in all data sets, because studies name the same languages for all tasks.
         """
         several = [
             each.task
@@ -235,17 +235,17 @@ class FinetuneConfig:
 
     @cached_property
     def task_spec(self) -> TaskSpec:
-        """The task that is trained."""
+        """Return the task that is trained."""
         return find_task(self.task)
 
     @property
     def has_baselines(self) -> bool:
-        """Whether simple classifiers can be scored on the task: they answer no questions."""
+        """Return whether simple classifiers can be scored on the task; they cannot answer questions."""
         return self.task_spec.kind != "spans"
 
     @cached_property
     def training(self) -> list[TaskData]:
-        """The data to train on."""
+        """Return the data to train on."""
         if not self.data.train and not self.task_spec.make:
             wanted = "a corpus to make it from" if self.task_spec.from_text else f"a folder with {self.task}, or hub"
             raise ValueError(f"data: expected {wanted}, got nothing.")
@@ -253,7 +253,7 @@ class FinetuneConfig:
 
     @cached_property
     def development(self) -> list[TaskData]:
-        """The data to evaluate on during training."""
+        """Return the data to evaluate on during training."""
         if self.data.dev:
             return [TaskData.parse(text, task=self.task_spec, split="dev") for text in self.data.dev]
         own = [reference.source for reference in self.training if reference.task.name == self.task]
@@ -271,13 +271,13 @@ class FinetuneConfig:
 
     @cached_property
     def transferring(self) -> list[TaskData]:
-        """The data to evaluate the best weights on."""
+        """Return the data to evaluate the best weights on after training."""
         parsed = [TaskData.parse(text, task=self.task_spec, split="") for text in self.data.transfer]
         return [each if each.split else replace(each, split=_last_split(each.task)) for each in parsed]
 
     @cached_property
     def predicting(self) -> list[TaskData]:
-        """The data to write predictions for."""
+        """Return the data to write predictions for."""
         return [TaskData.parse(text, task=self.task_spec, split="test") for text in self.data.predict]
 
     def resolved(self, device: str) -> FinetuneConfig:
@@ -287,13 +287,13 @@ class FinetuneConfig:
 
     @property
     def default_folder(self) -> str:
-        """Return the sweep's folder unless another is named; its name ends with a hash of all settings."""
+        """Return the folder of a sweep for which none is named; it ends with a hash of all settings."""
         task = self.task.replace(":", "-")
         return f"runs/finetune-{task}-{Path(self.start.model).name}-{config_hash(settings(self))}"
 
 
 def _trained_on(task: TaskSpec) -> str:
-    """Return a sentence that names data sets to train on, for a task that has no training split."""
+    """Return advice on what to train on for a task without a training split; "" if no data set is like it."""
     alike = [
         each.name
         for each in TASKS.values()

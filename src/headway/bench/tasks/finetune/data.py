@@ -22,7 +22,7 @@ from headway.bench.tasks.finetune.spans import Candidate, best_answers
 from headway.bench.tasks.training.prepared_data import fingerprint_if_present
 from headway.storage import config_hash
 
-Scores = Sequence[NDArray[np.float32]]  # of each sequence: of classes (C,), of a number (1,), of tokens (L, 2)
+Scores = Sequence[NDArray[np.float32]]  # for each sequence: classes (C,), a number (1,), or tokens (L, 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,27 +42,27 @@ class Evaluation:
     def task(self) -> TaskSpec:
         return self.split.task
 
-    def metrics(self, found: Scores) -> dict[str, float]:
-        """Return the data set's metrics by name, and "score": `metric`, else their mean, or F1 of questions."""
+    def metrics(self, model_scores: Scores) -> dict[str, float]:
+        """Return the data set's metrics by name, and "score": `metric`, or else their mean (F1 for questions)."""
         if self.task.kind == "spans":
-            said = {name: each[0].text if each else "" for name, each in self.answers(found).items()}
+            answers = {name: each[0].text if each else "" for name, each in self.answers(model_scores).items()}
             normalise = normalisation(self.task.answers, self.split.language)
-            metrics = answer_scores(said, self.questions, normalise)
+            metrics = answer_scores(answers, self.questions, normalise)
             return {"score": metrics[self.metric or "f1"], **metrics}
-        metrics = scores(self.task.metrics, self.predictions(found), self.encoded.labels)
+        metrics = scores(self.task.metrics, self.predictions(model_scores), self.encoded.labels)
         score = metrics[self.metric] if self.metric else float(np.mean(list(metrics.values())))
         return {"score": score, **metrics}
 
-    def predictions(self, found: Scores) -> NDArray[Any]:
+    def predictions(self, model_scores: Scores) -> NDArray[Any]:
         """Return the predicted classes or numbers."""
-        stacked = np.stack(found)
+        stacked = np.stack(model_scores)
         return stacked[:, 0] if self.task.kind == "number" else stacked.argmax(1)
 
-    def answers(self, found: Scores) -> dict[str, list[Candidate]]:
+    def answers(self, model_scores: Scores) -> dict[str, list[Candidate]]:
         """Return the best answers of each question by id, best first."""
         assert isinstance(self.encoded, Windows)
         return best_answers(
-            self.questions, self.encoded, found, count=self.spans.count, max_tokens=self.spans.max_answer
+            self.questions, self.encoded, model_scores, count=self.spans.count, max_tokens=self.spans.max_answer
         )
 
     @property
@@ -88,7 +88,7 @@ class SweepData:
 
 
 def prepare_data(config: FinetuneConfig, tokenizer: Any) -> SweepData:
-    """Read all data, so that bad data is found before anything is trained, and tokenise all but what is predicted."""
+    """Read all data, so that bad data raise before training, and tokenise all except data that are only predicted."""
     task, data = config.task_spec, config.data
     train = [split for reference in config.training for split in read_splits(reference, data.on_error)]
     dev = [split for reference in config.development for split in read_splits(reference, data.on_error)]
@@ -119,7 +119,7 @@ def prepare_data(config: FinetuneConfig, tokenizer: Any) -> SweepData:
 
 
 def sample(examples: list[Any], limit: int | None) -> list[Any]:
-    """Return so many of the examples, drawn at random but always the same; all of them without a limit."""
+    """Return at most `limit` examples, drawn at random but always the same ones."""
     if limit is None or limit >= len(examples):
         return examples
     chosen = np.random.default_rng(0).permutation(len(examples))[:limit]
@@ -127,7 +127,7 @@ def sample(examples: list[Any], limit: int | None) -> list[Any]:
 
 
 def evaluation(split: Split, config: FinetuneConfig, tokenizer: Any, *, labelled: bool = True) -> Evaluation:
-    """Tokenise a split, with all examples where it is only predicted, else with the labelled ones."""
+    """Tokenise a split to evaluate: its labelled examples or, if it is only predicted, all of them."""
     kept = replace(split, examples=_labelled(split) if labelled else split.examples)
     encoded = tokenise(split.task, kept.examples, config, tokenizer)
     metric = config.protocol.metric if config.protocol.metric in split.task.metrics else None
@@ -145,7 +145,7 @@ def tokenise(task: TaskSpec, examples: Sequence[Any], config: FinetuneConfig, to
 
 
 def languages(reference: TaskData, part: str, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the languages to evaluate in: all that the data set has, unless some are asked for by name."""
+    """Return the languages to evaluate in: those that are named, or else all that the data set has."""
     task = reference.task
     if reference.languages:
         return reference.languages
@@ -176,7 +176,7 @@ def languages(reference: TaskData, part: str, wanted: tuple[str, ...]) -> tuple[
 
 
 def read_splits(reference: TaskData, on_error: str) -> list[Split]:
-    """Read what an entry of train or dev stands for: each of its parts in each of its languages."""
+    """Read the splits of an entry of train or dev: each of its parts in each of its languages."""
     return [
         load(reference.task, reference.source, part, language=language, on_error=on_error)
         for part in reference.parts

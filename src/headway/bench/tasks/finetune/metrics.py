@@ -131,9 +131,9 @@ def exact_match(predicted: str, answer: str, normalise: Normalise) -> float:
 
 def word_f1(predicted: str, answer: str, normalise: Normalise) -> float:
     """Return the harmonic mean of precision and recall of words; 0 where they have none in common."""
-    said, right = normalise(predicted).split(), normalise(answer).split()
-    common = sum((Counter(said) & Counter(right)).values())
-    return 2 * common / (len(said) + len(right)) if common else 0.0
+    words, expected = normalise(predicted).split(), normalise(answer).split()
+    common = sum((Counter(words) & Counter(expected)).values())
+    return 2 * common / (len(words) + len(expected)) if common else 0.0
 
 
 def answer_scores(
@@ -147,9 +147,9 @@ def answer_scores(
     for question in questions:
         if question.id not in predicted:
             continue
-        said = predicted[question.id]
-        totals["f1"] += max(word_f1(said, answer.text, normalise) for answer in question.answers)
-        totals["exact_match"] += max(exact_match(said, answer.text, normalise) for answer in question.answers)
+        text = predicted[question.id]
+        totals["f1"] += max(word_f1(text, answer.text, normalise) for answer in question.answers)
+        totals["exact_match"] += max(exact_match(text, answer.text, normalise) for answer in question.answers)
     return {name: total / len(questions) for name, total in totals.items()}
 
 

@@ -30,7 +30,7 @@ PROBLEMS = {"classes": "single_label_classification", "number": "regression"}
 
 
 class TransferLoss(Objective):
-    """An encoder with its loss: cross-entropy of classes and of both ends of an answer, squared error of numbers.
+    """An encoder with its loss: cross-entropy for classes and for both ends of an answer, squared error for numbers.
 
     In evaluation it returns scores: (B, classes), (B, 1), or (B, L, 2) with minus infinity in the padding.
     """
@@ -58,10 +58,12 @@ class TransferLoss(Objective):
             return F.mse_loss(scores[:, 0], labels, reduction="sum") / count
         if self.kind == "classes":
             return F.cross_entropy(scores, labels, reduction="sum") / count
-        return F.cross_entropy(scores, labels, reduction="sum") / (2 * count)  # (B, L, 2) and (B, 2): over L
+        return F.cross_entropy(scores, labels, reduction="sum") / (
+            2 * count
+        )  # scores (B, L, 2), labels (B, 2): the classes are the L places
 
     def scores(self, batch: Batch) -> Tensor:
-        """Return scores in float32. Our encoders get lengths, for which attention is fastest; others get a mask."""
+        """Return scores in float32. Encoders that take lengths get them, which is fastest; others get a mask."""
         ids, lengths = batch["input_ids"], batch["lengths"]
         inside = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
         given: dict[str, Tensor] = {"lengths": lengths} if self.takes_lengths else {"attention_mask": inside.long()}
@@ -76,7 +78,7 @@ class TransferLoss(Objective):
 
 
 def load_tokenizer(start: Start) -> Any:
-    """Load the model's tokenizer, which must pad, after the text."""
+    """Load the tokenizer; raise unless it pads, after the text."""
     source = start.tokenizer or start.model
     try:
         with quiet():
@@ -165,7 +167,7 @@ def _segments(start: Start, task: TaskSpec) -> dict[str, Any]:
 def _check_length(settings: Any, tokenizer: Any, length: int) -> None:
     most = min(tokenizer.model_max_length, position_limit(settings))
     if length > most:
-        raise ValueError(f"length: expected at most {most}, all that the model has positions for, got {length}.")
+        raise ValueError(f"length: expected at most {most}, for which the model has positions, got {length}.")
 
 
 def _check_words(settings: Any, tokenizer: Any) -> None:

@@ -34,7 +34,7 @@ SUBMISSION = {
 
 
 def write_predictions(config: FinetuneConfig, folder: RunFolder, *, cpu: bool) -> list[str]:
-    """Predict with the model in the folder, and return the files written to the folder's predictions/."""
+    """Predict with the model in the folder; write files to the folder's predictions/, and return their paths."""
     config = replace(config, start=replace(config.start, model=str(folder.model), tokenizer=None))
     tokenizer, processes = load_tokenizer(config.start), Processes(cpu=cpu)
     loss = TransferLoss(load_model(config, tokenizer, 0), config.task_spec.kind).to(processes.device).eval()
@@ -44,40 +44,40 @@ def write_predictions(config: FinetuneConfig, folder: RunFolder, *, cpu: bool) -
             for language in languages(reference, part, config.data.languages):
                 split = load(reference.task, reference.source, part, language=language, on_error=config.data.on_error)
                 ready = evaluation(split, config, tokenizer, labelled=False)
-                found = model_scores(loss, ready.encoded, processes, bf16=bool(config.protocol.bf16))
-                if not are_finite(found, ready.encoded):
+                scores = model_scores(loss, ready.encoded, processes, bf16=bool(config.protocol.bf16))
+                if not are_finite(scores, ready.encoded):
                     raise RunStopped(
                         f"predict: scores of {reference.task.name} {part} in {language} became NaN or infinite with "
                         f"{folder.model}. Leave the highest learning rate out, which makes a new sweep."
                     )
-                written += _write(folder.path / "predictions", ready, found)
+                written += _write(folder.path / "predictions", ready, scores)
     return [str(path) for path in written]
 
 
-def _write(folder: Path, ready: Evaluation, found: Scores) -> list[Path]:
+def _write(folder: Path, ready: Evaluation, scores: Scores) -> list[Path]:
     split = ready.split
     name = split.task.name
     stem = SUBMISSION.get((name, split.split), f"{name.replace(':', '-')}-{split.split}-{split.language}")
     if ready.task.kind == "spans":
-        best = ready.answers(found)
+        best = ready.answers(scores)
         answers, choices = folder / f"{stem}.json", folder / f"{stem}-nbest.json"
         write_json(answers, {name: each[0].text if each else "" for name, each in best.items()})
         write_json(choices, {name: _with_probabilities(each) for name, each in best.items()})
         return [answers, choices]
     path = folder / f"{stem}.tsv"
     with atomic_path(path) as temporary:
-        lines = [f"{name}\t{said}\n" for name, said in _rows(ready, found)]
+        lines = [f"{name}\t{prediction}\n" for name, prediction in _rows(ready, scores)]
         temporary.write_text("index\tprediction\n" + "".join(lines), encoding="utf-8")
     return [path]
 
 
-def _rows(ready: Evaluation, found: Scores) -> list[tuple[str, str]]:
+def _rows(ready: Evaluation, scores: Scores) -> list[tuple[str, str]]:
     rows = []
     low, high = ready.task.bounds
-    for example, value in zip(ready.split.examples, ready.predictions(found), strict=True):
+    for example, value in zip(ready.split.examples, ready.predictions(scores), strict=True):
         assert isinstance(example, Example)
-        said = f"{min(high, max(low, value)):.3f}" if ready.task.kind == "number" else ready.task.labels[value]
-        rows.append((example.id, said))
+        text = f"{min(high, max(low, value)):.3f}" if ready.task.kind == "number" else ready.task.labels[value]
+        rows.append((example.id, text))
     return rows
 
 

@@ -14,14 +14,14 @@ REPORTED = {"qqp": "accuracy", "stsb": "spearman"}  # metric of tasks that have 
 
 
 def full(task: str, start: Start, data: Data) -> FinetuneConfig:
-    """The DIET paper's grid: four learning rates, five seeds.
+    """Return the DIET paper's grid for a task: four learning rates, five seeds.
 
     Paper:    Chen et al. (2021b), Table 7: learning rates 1e-5 to 4e-5, batch 32, warm-up 0.1, a checkpoint every 3.5k
               steps; 5 or 10 epochs of length 128 in English, 3 of length 512 in many languages
     Departs:  the paper does not say which tasks have 10 epochs; here the small ones, of which CoLA, with 2,680 steps,
               has one checkpoint, the last. It does not say by which metric QQP and STS-B are scored: here accuracy and
               Spearman's correlation. It names neither optimiser nor weight decay; AdamW with 0.01 is BERT's. Ke et al.
-              (2021) take rates from 2e-5 to 5e-5. The built-in language's tasks, for small encoders, have rates of ours
+              (2021) take rates from 2e-5 to 5e-5. Rates for the built-in language's tasks are ours, for small encoders
     """
     grid, protocol = Grid(rates=RATES, seeds=SEEDS), Protocol(epochs=5, length=128)
     config = FinetuneConfig(task=task, start=start, data=data, grid=grid, protocol=protocol)
@@ -37,7 +37,7 @@ def full(task: str, start: Start, data: Data) -> FinetuneConfig:
 
 
 def quick(task: str, start: Start, data: Data) -> FinetuneConfig:
-    """One learning rate, three seeds, three epochs at most, evaluated after each: a first look."""
+    """Return a sweep for a first look: one learning rate, three seeds, at most three epochs, each evaluated."""
     config = full(task, start, data)
     rate = 5e-4 if config.task_spec.group == "builtin" else 3e-5
     protocol = replace(config.protocol, epochs=min(3, config.protocol.epochs), evaluate=None, metric=None)

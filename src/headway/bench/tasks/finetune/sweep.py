@@ -64,9 +64,9 @@ def run(
     Args:
         out: folder of the sweep; under runs/, named after its settings, unless given.
         resume: continue the sweep in that folder, or return its result if it is finished.
-        progress: say when a run is finished, and show a bar on a terminal.
-        jobs: number of processes that share the runs and the device, which one small model does not fill. A script that
-            asks for several must guard its main part (`if __name__ == "__main__"`).
+        progress: print a line when a run is finished, and show a bar on a terminal.
+        jobs: number of processes that share the runs and the device; one small model does not fill a GPU. A script
+            that sets more than one must guard its main part (`if __name__ == "__main__"`).
         baselines: also score the most frequent label and a bag of words; neither answers questions.
         cpu: do not use a GPU.
         graphs: on a GPU, replay the steps of our encoders as CUDA graphs.
@@ -106,9 +106,9 @@ def run_all(
         raise ValueError(
             f"outs: expected a folder for each sweep, got {', '.join(str(each.path) for each in folders)}."
         )
-    with ExitStack() as held:
+    with ExitStack() as locks:
         for config, folder in zip(configs, folders, strict=True):
-            held.enter_context(folder.locked())
+            locks.enter_context(folder.locked())
             folder.open(settings(config), resume=resume)
         if baselines:
             _check_unfinished(configs, folders)
@@ -125,7 +125,7 @@ def run_all(
 
 
 def _check_unfinished(configs: Sequence[FinetuneConfig], folders: Sequence[RunFolder]) -> None:
-    """Raise where simple classifiers are asked for of a sweep that was finished without."""
+    """Raise if baselines are wanted for a sweep that was finished without them."""
     for config, folder in zip(configs, folders, strict=True):
         if config.has_baselines and folder.finished and not read_json(folder.result_file)["baselines"]:
             raise ValueError(
@@ -144,7 +144,7 @@ def _read(config: FinetuneConfig, folder: RunFolder) -> Sweep:
 
 
 def _finish(sweep: Sweep, *, baselines: bool, cpu: bool) -> None:
-    """Summarise the runs, keep the model of the best, predict; what came out goes to the sweep's result.json."""
+    """Summarise the runs, keep the best model, write predictions, and write the sweep's result.json."""
     config, folder = sweep.config, sweep.folder
     runs = list(sweep.finished().values())
     rates = summarise(runs)
@@ -175,7 +175,7 @@ def _finish(sweep: Sweep, *, baselines: bool, cpu: bool) -> None:
 def _keep_best(sweep: Sweep) -> None:
     """Move the model of the run with the highest score to the sweep's model/."""
     model = sweep.run_folder(*sweep.leader()).model
-    if not sweep.folder.model.exists():  # else an attempt moved it that was killed before it wrote the result
+    if not sweep.folder.model.exists():  # else an attempt moved it, and was killed before it wrote the result
         model.rename(sweep.folder.model)
 
 
@@ -250,8 +250,8 @@ def _summary(rate: float, runs: list[RunResult]) -> RateSummary:
 def _transfer(run: RunResult) -> dict[str, float]:
     flat = {}
     for name, languages in run.transfer.items():
-        metrics = [metric for metric in next(iter(languages.values())) if metric != "score"]
-        for metric in metrics:
-            flat[f"{name} average {metric}"] = mean(found[metric] for found in languages.values())
-            flat |= {f"{name} {language} {metric}": found[metric] for language, found in languages.items()}
+        names = [metric for metric in next(iter(languages.values())) if metric != "score"]
+        for metric in names:
+            flat[f"{name} average {metric}"] = mean(metrics[metric] for metrics in languages.values())
+            flat |= {f"{name} {language} {metric}": metrics[metric] for language, metrics in languages.items()}
     return flat

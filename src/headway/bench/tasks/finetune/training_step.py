@@ -1,7 +1,7 @@
 """A training step, all of it on the device, and the model that the runs of a sweep train in turn.
 
-On a GPU a step is recorded once for each width of a batch, then replayed. Recording takes as long as many steps do, so
-a run puts its weights where those of the run before are, and replays what is recorded.
+On a GPU a step is recorded as a CUDA graph once for each width of a batch, then replayed. Recording takes as long as
+many steps, so a run copies its weights into the tensors of the run before it, and replays that run's graphs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headway.models import EncoderConfig
 
 
 class TrainingStep:
-    """Takes a batch to a loss, gradients and new weights.
+    """Trains on one batch: computes loss and gradients, and updates the weights.
 
     Args:
         batch: number of sequences, the same in every step.
@@ -77,7 +77,7 @@ class TrainingStep:
         return self.value, self.norm
 
     def _compute(self, width: int) -> None:
-        """Compute a step; recordable, because it never waits for the device and reads only what lies there."""
+        """Compute a step. It can be recorded, because it never waits for the device and reads nothing from the host."""
         batch = self.train.batch(self.chosen, width)
         with torch.autocast(self.train.device.type, torch.bfloat16, enabled=self.bf16):
             loss = self.loss(batch, self.count)
@@ -106,8 +106,8 @@ class SharedModel:
         rate = config.protocol.position_rate
         if rate != 1 and next(encoding_parameters(model), None) is None:
             raise ValueError(
-                f"position_rate: expected 1 for a model whose encodings have no parameters of headway's, got {rate:g}. "
-                "Give the rate of everything as learning rate."
+                f"position_rate: got {rate:g}, but this model has no encoding of headway with parameters, to which it "
+                f"would apply. Leave it out, and set the learning rate."
             )
         self.optimizer = adamw(self.loss, weight_decay=config.protocol.weight_decay, position_rate=rate)
         self.train = Resident(data.train, processes.device)
@@ -129,16 +129,16 @@ class SharedModel:
 
     @torch.no_grad()
     def begin(self, model: PreTrainedModel) -> None:
-        """Begin a run: copy the model's weights here, and reset the optimizer. No tensor moves."""
+        """Start a new run: copy the model's weights into this one and reset the optimizer, both in place."""
         self.model.load_state_dict(model.state_dict())
         for state in self.optimizer.state.values():
             for value in state.values():
                 value.zero_()
 
     def resume(self, checkpoints: Path) -> dict[str, Any]:
-        """Continue from the last checkpoint, if there is one, and return its numbers.
+        """Load the last checkpoint, if there is one, and return its numbers.
 
-        The optimizer then has new tensors, which no recording knows, so steps are recorded anew.
+        Loading gives the optimizer new tensors, so that steps must be recorded anew.
         """
         saved = checkpoint.load(checkpoints, self.loss, self.optimizer)
         if saved is None:
@@ -148,9 +148,9 @@ class SharedModel:
 
 
 def is_recordable(model: PreTrainedModel, *, length: int) -> bool:
-    """Return whether a step can be recorded: those of our encoders read no value on the host; others may.
+    """Return whether a model's steps can be recorded as CUDA graphs, which must not read values on the host.
 
-    Beyond the length that an encoder was made for, encodings may build their tables anew.
+    Our encoders do not, up to the length they were made for; beyond it encodings may build new tables.
     """
     config = model.config
     return isinstance(config, EncoderConfig) and length <= config.max_position_embeddings

@@ -1,8 +1,8 @@
 """One run of a sweep: fine-tune with one learning rate and one seed, keep the best checkpoint, score it.
 
-A step is a pure function of the weights and of (seed, step), so a run that continues from a checkpoint ends with the
-same weights, bit for bit on a CPU. The loop is not that of `training.loop`, which serves many processes, batches in
-parts and sharded weights: here one process keeps all data on its device and the best weights in memory.
+A step is a function of the weights and of (seed, step), so a run that continues from a checkpoint ends with the same
+weights, bit for bit on a CPU. The loop is not that of `training.loop`, which supports several processes, gradient
+accumulation and sharded weights: here one process keeps all data on its device and the best weights in memory.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from headway.bench.tasks.training.run_folder import RunFolder, RunStopped
 from headway.storage import atomic_path, read_json, settings, write_json
 
 EVALUATE_AT_MOST = 3500  # steps between evaluations; Chen et al. (2021b), Table 7, "checkpoint interval"
-EVALUATION_TOKENS = 1 << 15  # of a batch
-LOG = 50  # steps
+EVALUATION_TOKENS = 1 << 15  # tokens of a batch in evaluation
+LOG = 50  # steps between lines of the log
 
 Metrics = dict[str, float]
 
@@ -84,8 +84,9 @@ def finetune_once(
     """Do one run, continue it, or read its result if it is finished.
 
     Args:
-        share: puts the weights of a model into the one that runs of this process share.
-        leads: whether a score is the best so far; the model of that run is saved in the folder's model/.
+        share: function that copies the weights of a model into the model that the runs of this process share.
+        leads: function that returns whether a score is the best of the sweep so far; the model of such a run is saved
+            in the folder's model/.
     """
     described = {**settings(config), "grid": {"rate": rate, "seed": seed}}
     folder.open(described, resume=True)
@@ -109,7 +110,7 @@ def steps_of(config: FinetuneConfig, data: SweepData) -> int:
 
 
 class Run:
-    """A run in progress; making one restores its last checkpoint."""
+    """A run in progress. Creating it restores its last checkpoint."""
 
     def __init__(
         self, config: FinetuneConfig, shared: SharedModel, data: SweepData, *, rate: float, seed: int, folder: RunFolder
@@ -132,7 +133,7 @@ class Run:
 
     @property
     def best_step(self) -> int:
-        """The step with the highest score; of equal ones the first."""
+        """Return the step after which the score was highest; of equal ones the first."""
         return max(self.history, key=lambda entry: entry[1])[0]
 
     def train(self, *, show: bool) -> None:
@@ -213,34 +214,36 @@ class Run:
         )
 
     def _metrics(self, each: Evaluation, step: int) -> Metrics:
-        """Return the metrics of the weights after a step, which may be NaN although the step's loss was not."""
+        """Return the metrics of the weights after a step; raise if scores are not finite, even if the loss was."""
         try:
-            found = self.scores(each.encoded)
+            scores = self.scores(each.encoded)
         except ValueError as error:  # on a CPU, attention refuses a bias that is not finite
             if all(bool(each.isfinite().all()) for each in self.loss.parameters()):
                 raise
             raise self._diverged(step) from error
-        if not are_finite(found, each.encoded):
+        if not are_finite(scores, each.encoded):
             raise self._diverged(step)
-        return each.metrics(found)
+        return each.metrics(scores)
 
     def _evaluate(self, done: int) -> Metrics:
         if (broken := self.meter.broken_step()) is not None:
             raise self._diverged(broken + 1)
-        found = {name: self._metrics(each, done) for name, each in self.data.dev.items()}
-        score = next(iter(found.values()))["score"]
+        metrics_by_split = {name: self._metrics(each, done) for name, each in self.data.dev.items()}
+        score = next(iter(metrics_by_split.values()))["score"]
         if not self.history or score > max(before for _, before in self.history):
-            self.best = {name: value.clone() for name, value in self.loss.state_dict().items()}  # where the model is
-            self.metrics = found
+            self.best = {name: value.clone() for name, value in self.loss.state_dict().items()}  # on the device
+            self.metrics = metrics_by_split
         self.history.append((done, score))
-        for name, metrics in found.items():
+        for name, metrics in metrics_by_split.items():
             before = self.highest.setdefault(name, {})
             before.update({each: max(value, before.get(each, value)) for each, value in metrics.items()})
-        flat = {f"{name} {metric}": value for name, metrics in found.items() for metric, value in metrics.items()}
+        flat = {
+            f"{name} {metric}": value for name, metrics in metrics_by_split.items() for metric, value in metrics.items()
+        }
         return {"score": score, **{name: value for name, value in flat.items() if not name.endswith(" score")}}
 
     def _save(self, done: int) -> None:
-        """Write a checkpoint, after the best weights, which it needs; then delete older ones."""
+        """Save the best weights, then a checkpoint, which refers to them; then delete older ones."""
         state = {
             "seconds": self.seconds,
             "history": self.history,
@@ -268,28 +271,28 @@ def model_scores(loss: TransferLoss, encoded: Encoded, processes: Processes, *, 
     was_training = loss.training
     loss.eval()
     resident = Resident(encoded, processes.device)
-    chosen, found = [], []
+    chosen, computed = [], []
     for some in evaluation_batches(encoded.lengths, tokens=EVALUATION_TOKENS):
         batch = resident.batch(resident.numbers(some), resident.width(some))
         with torch.autocast(processes.device.type, torch.bfloat16, enabled=bf16):
-            found.append(loss.scores(batch))
+            computed.append(loss.scores(batch))
         chosen.append(some)
     loss.train(was_training)
     result: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(encoded)
-    for some, scores in zip(chosen, found, strict=True):
+    for some, scores in zip(chosen, computed, strict=True):
         for at, row in zip(some, scores.float().cpu().numpy(), strict=True):
             result[at] = row
     return result
 
 
-def are_finite(found: Scores, encoded: Encoded) -> bool:
+def are_finite(scores: Scores, encoded: Encoded) -> bool:
     """Return whether all scores are finite, except in a question's padding, where they are minus infinity."""
-    rows = zip(found, encoded.lengths, strict=True)
+    rows = zip(scores, encoded.lengths, strict=True)
     return all(np.isfinite(row[:length] if row.ndim == 2 else row).all() for row, length in rows)
 
 
 def _save(folder: RunFolder, model: PreTrainedModel, tokenizer: Any) -> None:
-    if folder.model.exists():  # of an attempt that was killed before it wrote its result
+    if folder.model.exists():  # left by an attempt that was killed before it wrote its result
         shutil.rmtree(folder.model)
     with atomic_path(folder.model) as temporary, quiet():
         model.save_pretrained(temporary)

@@ -1,6 +1,7 @@
 """The runs of one sweep or several: in this process, or in worker processes that share the device.
 
-Seeds are not batched with torch.func.vmap: attention's operators have no batching rules, and encodings compare values.
+Seeds are not trained together with torch.func.vmap, because attention's operators have no batching rules and encodings
+compare values.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ class Sweep:
         return _best(self.finished())
 
     def leads(self, pair: Pair, score: float) -> bool:
-        """Return whether a run that ends with this score would come before all finished runs."""
+        """Return whether a run with this score would be the best of all finished runs."""
         places = {each: place for place, each in enumerate(self.config.grid.runs)}
         mine = (-score, places[pair])
         return all(mine < (-result.score, places[other]) for other, result in self.finished().items())
 
     def drop_models(self) -> None:
         """Delete the models of finished runs, except the leader's."""
-        done = self.finished()  # read once: a run that ends meanwhile may lead
+        done = self.finished()  # read once, because another run may end meanwhile
         leader = _best(done)
         for pair in done:
             if pair != leader and (model := self.run_folder(*pair).model).exists():
@@ -71,17 +72,18 @@ def _best(done: Mapping[Pair, RunResult]) -> Pair:
 def train_all(
     sweeps: Sequence[Sweep], *, jobs: int, cpu: bool, graphs: bool, progress: bool, done: Callable[[Sweep], None]
 ) -> None:
-    """Do all unfinished runs; of each sweep's models the best one stays, in its run's folder.
+    """Do all unfinished runs; keep the best model of each sweep, in its run's folder.
 
     Args:
-        jobs: how many processes share the runs; with one, they are done in this process.
-        done: called with a sweep once its last run is finished, while runs of others go on.
+        jobs: number of processes that share the runs; with one, they are done in this process.
+        done: called with a sweep once its last run is finished, while runs of other sweeps continue.
     """
     todo = [
         (number, pair)
         for number, sweep in enumerate(sweeps)
         for pair in sweep.config.grid.runs
-        if not sweep.run_folder(*pair).finished or sweep.run_folder(*pair).checkpoints.exists()  # which a kill left
+        if not sweep.run_folder(*pair).finished
+        or sweep.run_folder(*pair).checkpoints.exists()  # left by a killed process
     ]
     jobs = min(jobs, len(todo))
     if jobs > 1:
@@ -92,7 +94,7 @@ def train_all(
     for sweep, result in finished:
         sweep.drop_models()
         if progress:
-            _tell(sweep, result)
+            _print_result(sweep, result)
         if len(sweep.finished()) == len(sweep.config.grid.runs):
             done(sweep)
 
@@ -108,7 +110,7 @@ class SweepRunner:
                 f"Fine-tuning was started in {self.processes.world} connected processes (by torchrun or accelerate), "
                 f"but each run is trained by one. Start it without them; --jobs shares the runs out."
             )
-        self._shared: tuple[int, SharedModel] | None = None  # with the number of its sweep
+        self._shared: tuple[int, SharedModel] | None = None  # number of a sweep, and its model
 
     def __call__(self, number: int, pair: Pair) -> RunResult:
         """Do one run of the sweep with that number."""
@@ -126,7 +128,7 @@ class SweepRunner:
         )
 
     def _share(self, number: int, model: PreTrainedModel) -> SharedModel:
-        """Put the model's weights where the last run's are, if that was of the same sweep; else free its memory."""
+        """Copy the model's weights into the last run's model if that was of the same sweep; else replace that model."""
         if self._shared is not None and self._shared[0] == number:
             shared = self._shared[1]
             shared.begin(model)
@@ -144,7 +146,7 @@ def run_in_workers(
 ) -> Iterator[tuple[Sweep, RunResult]]:
     """Do runs in worker processes, the longest first, and yield each result as it comes.
 
-    After a failure the runs under way are finished and no other is started; at Ctrl-C they end where they are.
+    After a failure, runs that have begun are finished and no other is started; Ctrl-C ends them at once.
     """
     gpu = torch.cuda.is_available() and not cpu
     threads = max(1, torch.get_num_threads() // jobs)
@@ -166,13 +168,13 @@ def run_in_workers(
 
 
 def prepare_runner(sweeps: Sequence[Sweep], number: int, cpu: bool, graphs: bool) -> SweepRunner:
-    """Prepare a worker process: it takes a GPU, in turn with the others, where there is one."""
+    """Prepare a worker process, and give it one of the GPUs, in turn, if there are any."""
     if torch.cuda.is_available() and not cpu:
         torch.cuda.set_device(number % torch.cuda.device_count())
     return SweepRunner(sweeps, cpu=cpu, graphs=graphs, show=False)
 
 
-def _tell(sweep: Sweep, result: RunResult) -> None:
+def _print_result(sweep: Sweep, result: RunResult) -> None:
     """Print a line about a finished run."""
     split, metrics = next(iter(result.metrics.items()))
     named = ", ".join(
