@@ -32,7 +32,7 @@ ALLOWED = {  # room -> rooms it may import, beside storage.py (docs/architecture
         "bench/recording",
         "bench/statistics",
     },
-    "bench/cost": {*LIBRARY, "bench/recording", "bench/statistics"},
+    "bench/cost": {*LIBRARY, "bench/processes", "bench/recording", "bench/statistics"},
     "bench/claims": {"encodings", "models", "bench/cost", "bench/judge"},
     "bench/study": {
         *LIBRARY,

@@ -9,7 +9,7 @@ from headway.bench.cost import CostConfig, CostTable, Measurement, Timing, round
 
 
 def test_it_prints_a_table_and_saves_the_numbers(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(rounds.SECONDS_IN_A_ROW, "cpu", 0.01)
+    monkeypatch.setitem(rounds.SECONDS_IN_A_ROUND, "cpu", 0.01)
     monkeypatch.setattr(sys, "argv", ["pretraining", "--tiny", "--out", str(tmp_path)])
     pretraining.main()
     shown = capsys.readouterr().out

@@ -18,7 +18,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -79,7 +79,7 @@ class Worker:
         method = start_method(gpu=gpu)
         context: Any = multiprocessing.get_context(method)
         if method == "forkserver":
-            context.set_forkserver_preload(list(preload))
+            _start_fork_server(preload)
         self.connection, far_end = context.Pipe()
         setting = _Setting(
             variables={**(environment or {}), **({} if threads is None else {"OMP_NUM_THREADS": str(threads)})},
@@ -88,7 +88,12 @@ class Worker:
             work=pickle.dumps((prepare, arguments)),  # unpickled, and so imported, after the variables are set
         )
         self.process = context.Process(target=_serve, args=(setting, far_end))
-        self.process.start()
+        try:
+            with nullcontext() if method == "forkserver" else _interrupts_blocked():
+                self.process.start()
+        except BaseException:
+            self.connection.close()  # so that the process, if it was started, ends
+            raise
         self.request: Request = ()
         far_end.close()  # so that the connection ends with the process
 
@@ -196,6 +201,42 @@ def start_method(*, gpu: bool) -> str:
     return "forkserver" if sys.platform == "linux" and not gpu else "spawn"
 
 
+def _start_fork_server(preload: Sequence[str]) -> None:
+    """Start the process that CPU workers are forked from, unless it runs, so that Ctrl-C does not interrupt it.
+
+    It ignores Ctrl-C by itself only once it has imported the modules of `preload`, which takes seconds.
+    """
+    from multiprocessing import forkserver
+
+    forkserver.set_forkserver_preload(list(preload))
+    with _interrupts_blocked():
+        forkserver.ensure_running()
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Block Ctrl-C in this thread, and in the processes that it starts until they allow it again."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # it would unblock the signal when it is started later
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _allow_interrupts() -> None:
+    """Unblock Ctrl-C in this process, and discard one that came while it was blocked."""
+    if hasattr(signal, "pthread_sigmask"):
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # discards a pending one
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.signal(signal.SIGINT, handler)
+
+
 def available_cores() -> int:
     """Return the number of CPU cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -245,6 +286,7 @@ def _serve(setting: _Setting, connection: Connection) -> None:
     """Answer requests until the connection ends; runs in the worker process."""
     if hasattr(os, "setsid"):
         os.setsid()  # a group of its own: Ctrl-C in the terminal is for the parent, which then ends its workers
+    _allow_interrupts()
     end_with_parent()
     if setting.log is not None:
         log = os.open(setting.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)

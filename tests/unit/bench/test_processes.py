@@ -164,6 +164,52 @@ def test_workers_that_are_busy_are_killed_in_the_end():
     assert not any(each.process.is_alive() for each in workers)
 
 
+INTERRUPTED = """
+import sys
+from headway.bench.processes import Worker, ending
+sys.path.append(sys.argv[1])
+from test_processes import prepare
+
+if __name__ == "__main__":
+    workers = []
+    try:
+        with ending(workers):
+            workers.append(Worker(prepare, gpu=sys.argv[2] == "spawn", preload=["slow_module"]))
+            workers[0].answer()
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+SLOW_MODULE = """
+import time
+print("imported", flush=True)
+time.sleep(3)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="starts a fork server")
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_ctrl_c_while_workers_start_is_the_parents_alone(tmp_path, method):
+    (tmp_path / "parent.py").write_text(INTERRUPTED)
+    (tmp_path / "slow_module.py").write_text(SLOW_MODULE)
+    (tmp_path / "sitecustomize.py").write_text(
+        "" if method == "forkserver" else "import sys\nif '--multiprocessing-fork' in sys.argv: import slow_module"
+    )
+    command = [sys.executable, str(tmp_path / "parent.py"), os.path.dirname(__file__), method]
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    parent = subprocess.Popen(
+        command,
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert parent.stdout is not None and parent.stdout.readline() == "imported\n"
+    os.killpg(parent.pid, signal.SIGINT)
+    out, errors = parent.communicate()
+    assert (out, errors) == ("interrupted\n", "")
+
+
 PARENT = """
 import sys, time
 from headway.bench.processes import Worker

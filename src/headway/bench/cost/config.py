@@ -1,4 +1,4 @@
-"""What is compared: which encodings, in which models, at which lengths, and how they are timed."""
+"""The configuration of a comparison: encodings, models, lengths, and how they are timed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headway.encodings import SEGMENTS
 from headway.models import PRESETS
 
 MODES = ("training", "inference")
-# Table 1 of Chen et al. (2021b), what it is compared with, and the other encodings that cost little.
+# The rows of Table 1 of Chen et al. (2021b), and other encodings that cost little.
 ENCODINGS = ("none", "learned", "shaw", "tupe-rel", "t5", "tisa", "diet-abs", "diet-rel")
 
 
@@ -38,7 +38,7 @@ class CostConfig:
         segments: place where segments enter (none, input or per-head), for rows that do not say.
         rounds: number of times that each row is timed; in a round every row takes its turn.
         minutes: time after which no further round begins; rows that are not ready by then are left out.
-        together: number of rows that are prepared at the same time, which on a GPU is mostly compiling.
+        together: number of rows that are prepared (on a GPU mostly: compiled) at the same time.
         seed: seed of weights and words.
     """
 

@@ -1,4 +1,4 @@
-"""Who is measured: an encoding with its choices in one of our models, or transformers' own BERT."""
+"""A row of the table of costs: an encoding in one of our models, or transformers' own BERT."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Contestant:
 
     @property
     def theirs(self) -> bool:
-        """Whether the row is transformers' own model."""
+        """Return whether the row is transformers' own model."""
         return self.name == TRANSFORMERS
 
     @property
@@ -46,21 +46,21 @@ class Contestant:
 
     @property
     def at_masked_places(self) -> bool:
-        """Whether scores of all words are computed at the masked places alone."""
+        """Return whether the scores of all words are computed at the masked places alone."""
         return not self.theirs or self.their_settings.head == "masked"
 
     @property
     def compiles(self) -> bool:
-        """Whether torch.compile may be used, where the comparison uses it."""
+        """Return whether the model may be compiled, in a comparison that compiles models."""
         return not self.theirs or self.their_settings.compile
 
     @property
     def replays(self) -> bool:
-        """Whether steps may be replayed as CUDA graphs, where the comparison does that."""
+        """Return whether steps may be replayed as CUDA graphs, in a comparison that replays them."""
         return not self.theirs or self.their_settings.graphs
 
     def segments(self, default: str) -> str:
-        """Return where this row's segments go."""
+        """Return where segments enter this row's model: none, input or per-head."""
         return "input" if self.theirs else self.choice.segments or default
 
     def check(self) -> None:
@@ -87,7 +87,7 @@ class Contestant:
 
 
 def row_name(text: str) -> str:
-    """Spell a row as today; records from before rows were encoding choices have "diet-abs:rank=64:sharing=layer"."""
+    """Return the name of a row with options after commas; older results have "diet-abs:rank=64:sharing=layer"."""
     name, colon, options = text.partition(":")
     return name + colon + options.replace(":", ",")
 
@@ -105,11 +105,11 @@ def with_formula_attention(model: PreTrainedModel) -> PreTrainedModel:
 
 @torch.no_grad()
 def strengthen_weights(model: Any, length: int) -> None:
-    """Draw weights with which attention and position show in the output.
+    """Draw weights with which attention and positions have an effect on the output.
 
-    Newly drawn ones are so small that attention is nearly an average and a bias nearly nothing: a path that lost either
-    would still be near the right result, and the gate would see nothing. Here every layer keeps the size of what it
-    gets, and the encoding's parameters are doubled until its bias moves the scores.
+    Initial weights are so small that attention is nearly an average and a bias nearly zero: a kernel that ignored
+    either would still be nearly right, and the comparison with the formula would miss it. Here every layer's output is
+    as large as its input, and the encoding's parameters are doubled until its bias changes the scores.
     """
     words = model.get_input_embeddings().weight
     for module in model.modules():

@@ -1,7 +1,7 @@
-"""The check before every timing: what is timed must be right.
+"""The check before every timing that a row's outputs and gradients are right.
 
-Outputs and gradients are compared with the formula as written, in float64. The error may be twice the error that the
-same formula has in the precision that is timed (three times for gradients), plus one rounding.
+They are compared with the formula as written, in float64. The error may be twice the error that the same formula has in
+the precision that is timed (three times for gradients), plus one rounding.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def parity(
     inference: Callable[[], Tensor] | None,  # hidden states of these sequences, where inference is timed
     precision: Callable[[], AbstractContextManager[object]],
 ) -> dict[str, float | None]:
-    """Return each part's error over the allowed error: at most 1 is right, None means that it is not finite.
+    """Return each part's error over the allowed error, which must be at most 1; None if the part is not finite.
 
     Dropout is off, because no two implementations draw the same numbers.
     """
@@ -52,7 +52,7 @@ def parity(
 
 
 def parity_problem(errors: dict[str, float | None]) -> str | None:
-    """Say which errors are too large; None if the row is right."""
+    """Describe which errors are too large; return None if the row is right."""
     wrong = [f"{name} {'not finite' if e is None else f'{e:.3g}'}" for name, e in errors.items() if e is None or e > 1]
     return f"wrong, so it is not timed; error over what is allowed: {', '.join(wrong)}" if wrong else None
 

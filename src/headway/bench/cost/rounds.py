@@ -1,22 +1,18 @@
 """`measure`: rows in processes of their own, which prepare side by side and are then timed in turns, round by round.
 
 Separate processes keep each row's memory apart, let torch compile several rows at once, and keep a row that crashes
-from ending the others. While one row is timed, the others wait for a message. While torch's compiler times variants of
-a kernel for one row, the others keep off the GPU; a variant that was chosen while other work ran may be the slow one,
-and only for that row.
+from ending the others. While one row is timed, the others wait for a request. While torch's compiler times variants of
+a kernel for one row, a lock keeps the others off the GPU, because work of theirs could make it choose a slower variant.
 """
 
 from __future__ import annotations
 
 import math
-import multiprocessing
-import os
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from multiprocessing.connection import Connection, wait
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +23,15 @@ from headway.bench.cost.config import CostConfig
 from headway.bench.cost.parity import parity_problem
 from headway.bench.cost.steps import Case, CaseFacts, StepTime, TimedModel
 from headway.bench.cost.table import CostTable, Measurement, Timing
+from headway.bench.processes import Worker, WorkerDied, WorkerLate, available_cores, ending, seconds_until, wait_for
 from headway.storage import environment
 
-SECONDS_IN_A_ROW = {"cpu": 0.25, "cuda": 0.3}  # a row takes as many steps at a time as the baseline does in these
+# Seconds of steps of the baseline in a round; all rows take the number of steps that the baseline takes in that time.
+SECONDS_IN_A_ROUND = {"cpu": 0.25, "cuda": 0.3}
 MOST_STEPS = 200
-GRACE = 60.0  # seconds after the deadline at which a row that does not answer counts as hanging
+GRACE = 60.0  # seconds after the deadline until a row that does not answer is taken to hang
 NOT_READY = "not ready in time"
+PRELOAD = ("headway.bench.cost.rounds",)  # imports torch and transformers once for all rows
 NEW_LINE = "\n"
 
 
@@ -44,7 +43,7 @@ def measure(config: CostConfig, tell: Callable[[str], None] = lambda text: None)
     `if __name__ == "__main__":`, like everything that starts processes.
 
     Args:
-        tell: called with a line about each stage.
+        tell: function that is called with a line about each stage.
     """
     cores = available_cores()
     config = config.resolved(cores)
@@ -81,34 +80,34 @@ def _measure_group(cases: Sequence[Case], deadline: float | None, tell: Callable
                     break
                 tell(f"{mode}, round {number + 1} of {config.rounds}")
                 working = [row for row in rows if row.problem is None]
-                first = number % max(1, len(working))  # another row begins each round
+                first = number % max(1, len(working))  # each round begins with another row
                 for row in working[first:] + working[:first]:
-                    found = _time_row(row, mode, steps, deadline)
-                    if found is not None:
-                        times[row.case.row].setdefault(mode, []).append(found)
+                    step_time = _time_row(row, mode, steps, deadline)
+                    if step_time is not None:
+                        times[row.case.row].setdefault(mode, []).append(step_time)
         return [_measurement(row, times[row.case.row]) for row in rows]
 
 
 def _preparation_deadline(deadline: float | None) -> float | None:
-    """Deadline for preparing rows; a quarter of the remaining time is reserved for timing."""
+    """Return the deadline for preparing rows; a quarter of the remaining time is reserved for timing."""
     now = time.monotonic()
     return None if deadline is None else now + 0.75 * (deadline - now)
 
 
 def _choose_steps(rows: Sequence[RowProcess], mode: str, deadline: float | None) -> int:
-    """Choose how many steps a row takes at a time, the same for all, from the time of the baseline."""
+    """Choose the number of steps that each row takes in a round, from the time of a step of the baseline."""
     working = [row for row in rows if row.problem is None]
     working.sort(key=lambda row: row.case.row != row.case.config.baseline)
     for row in working:
-        found = _time_row(row, mode, 1, deadline)
-        if found is not None:
-            seconds = SECONDS_IN_A_ROW[torch.device(row.case.config.device).type]
-            return min(MOST_STEPS, math.ceil(seconds / found.seconds))
+        step_time = _time_row(row, mode, 1, deadline)
+        if step_time is not None:
+            seconds = SECONDS_IN_A_ROUND[torch.device(row.case.config.device).type]
+            return min(MOST_STEPS, math.ceil(seconds / step_time.seconds))
     return 1
 
 
 def _time_row(row: RowProcess, mode: str, steps: int, deadline: float | None) -> StepTime | None:
-    """Time a row; one that fails is ended and has no time."""
+    """Time a row; end it and return None if it fails."""
     limit = None if deadline is None else max(deadline, time.monotonic()) + GRACE
     try:
         return row.time(mode, steps, limit)
@@ -121,10 +120,10 @@ def _measurement(row: RowProcess, times: dict[str, list[StepTime]]) -> Measureme
     case, facts = row.case, row.facts
     timings = {}
     if facts is not None and row.problem is None:
-        for mode, found in times.items():
+        for mode, step_times in times.items():
             timings[mode] = Timing(
-                seconds=tuple(each.seconds for each in found),
-                launched=tuple(each.launched for each in found),
+                seconds=tuple(each.seconds for each in step_times),
+                launched=tuple(each.launched for each in step_times),
                 flops=facts.flops[mode],
                 peak_bytes=facts.peak_bytes[mode],
             )
@@ -151,64 +150,41 @@ class RowProcess:
         self.case = case
         self.facts: CaseFacts | None = None
         self.problem: str | None = None
-        self.process: Any = None
+        self.worker: Worker | None = None
 
-    def start(self, gpu_lock: Path) -> None:
+    def start(self, gpu_lock: Path) -> Worker:
         """Start the process, which prepares at once; `gpu_lock` is the lock file of whoever uses the GPU."""
-        method = start_method(self.case.config.device)
-        context: Any = multiprocessing.get_context(method)
-        if method == "forkserver":
-            context.set_forkserver_preload([__name__])  # torch and transformers are loaded once for all rows
-        self.connection, far_end = context.Pipe()
-        process = context.Process(target=serve_row, args=(self.case, gpu_lock, far_end))
-        process.start()
-        self.process = process
-        far_end.close()  # so that the connection ends with the process
+        gpu = torch.device(self.case.config.device).type == "cuda"
+        self.worker = Worker(serve_row, self.case, gpu_lock, gpu=gpu, preload=PRELOAD)
+        self.worker.ask("prepare")
+        return self.worker
 
     def receive(self, deadline: float | None) -> Any:
         """Return the next answer; raise RowFailed if the process reports an error, has ended, or is late."""
+        assert self.worker is not None
         try:
-            if not self.connection.poll(_seconds_until(deadline)):
-                raise RowFailed(NOT_READY)
-            answer = self.connection.recv()
-        except EOFError:
-            self.process.join()
-            raise RowFailed(f"its process ended with status {self.process.exitcode}") from None
-        if isinstance(answer, str):
-            raise RowFailed(answer)
-        return answer
+            return self.worker.answer(deadline)
+        except WorkerLate:
+            raise RowFailed(NOT_READY) from None
+        except WorkerDied as death:
+            raise RowFailed(str(death)) from None
+        except Exception as error:
+            traceback.print_exception(error)
+            raise RowFailed(f"{type(error).__name__}: {str(error).partition(NEW_LINE)[0]}") from None
 
     def time(self, mode: str, steps: int, deadline: float | None) -> StepTime:
-        with suppress(OSError):  # the process has ended; `receive` says how
-            self.connection.send((mode, steps))
+        """Time some steps in the process."""
+        assert self.worker is not None
+        self.worker.ask("time", mode, steps)
         answer = self.receive(deadline)
         assert isinstance(answer, StepTime)
         return answer
 
-    def ask_to_end(self) -> None:
-        """Tell the process to end, if it was started and still runs."""
-        if self.process is None or self.connection.closed:
-            return
-        with suppress(OSError):  # it may have ended already
-            self.connection.send(None)
-        self.connection.close()
-
-    def wait_for_end(self) -> None:
-        """Wait for the process to end, and kill it if it does not."""
-        if self.process is None:
-            return
-        self.process.join(0.0 if self.facts is None else 10.0)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
-
     def end_now(self, problem: str) -> None:
         """Kill the process, whose work would slow the rows that are timed, and note the problem."""
         self.problem = problem
-        if self.process is not None:
-            self.connection.close()
-            self.process.kill()
-            self.process.join()
+        if self.worker is not None:
+            self.worker.kill()
 
 
 @contextmanager
@@ -216,32 +192,37 @@ def running_rows(
     cases: Sequence[Case], together: int, deadline: float | None, tell: Callable[[str], None]
 ) -> Iterator[list[RowProcess]]:
     """Start a process for each case and yield them, ready to be timed or with a problem; end them with the block."""
-    rows = [RowProcess(case) for case in cases]
-    try:
+    rows, workers = [RowProcess(case) for case in cases], list[Worker]()
+    with ending(workers):  # processes that used a GPU take seconds to end; all end at the same time
         with tempfile.TemporaryDirectory(prefix="headway-cost-") as folder:
-            _prepare_rows(rows, together, Path(folder) / "gpu-lock", deadline, tell)
+            _prepare_rows(rows, workers, together, Path(folder) / "gpu-lock", deadline, tell)
         yield rows
-    finally:
-        for row in rows:
-            row.ask_to_end()
-        for row in rows:  # a process that used a GPU takes seconds to end; all end at the same time
-            row.wait_for_end()
 
 
 def _prepare_rows(
-    rows: Sequence[RowProcess], together: int, gpu_lock: Path, deadline: float | None, tell: Callable[[str], None]
+    rows: Sequence[RowProcess],
+    workers: list[Worker],
+    together: int,
+    gpu_lock: Path,
+    deadline: float | None,
+    tell: Callable[[str], None],
 ) -> None:
-    waiting, busy = list(rows), dict[Any, RowProcess]()
+    """Start the processes of all rows, at most `together` at a time, and receive their facts.
+
+    Args:
+        workers: list to which each process is added when it is started.
+    """
+    waiting, busy = list(rows), dict[Worker, RowProcess]()
     while waiting or busy:
         while waiting and len(busy) < together:
-            # From both ends in turn: neighbours are alike, and would need most memory at the same time.
+            # From both ends in turn, because neighbours are alike and would need most memory at the same time.
             row = waiting.pop(0 if len(waiting) % 2 else -1)
-            row.start(gpu_lock)
-            busy[row.connection] = row
+            workers.append(row.start(gpu_lock))
+            busy[workers[-1]] = row
         tell(f"preparing: {', '.join(row.case.row for row in busy.values())}")
-        done = wait(list(busy), _seconds_until(deadline))
-        for connection in done:
-            row = busy.pop(connection)
+        done = wait_for(busy, seconds_until(deadline))
+        for worker in done:
+            row = busy.pop(worker)
             try:
                 row.facts = row.receive(deadline)
             except RowFailed as problem:
@@ -252,33 +233,14 @@ def _prepare_rows(
             return
 
 
-def _seconds_until(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.0, deadline - time.monotonic())
+def serve_row(case: Case, gpu_lock: Path) -> Callable[..., Any]:
+    """Build the model of a row in its process, and return the function that answers requests.
 
-
-def start_method(device: str) -> str:
-    """Choose how processes start: on a GPU afresh, because the state of CUDA does not survive a fork."""
-    methods = multiprocessing.get_all_start_methods()
-    return "forkserver" if "forkserver" in methods and torch.device(device).type == "cpu" else "spawn"
-
-
-def serve_row(case: Case, gpu_lock: Path, connection: Connection) -> None:
-    """Prepare a row, then time it whenever asked; runs in the row's process. A text in place of an answer is an error.
-
-    Answers are the facts of the case, then a `StepTime` for each (mode, steps); None ends the process.
+    It answers ("prepare",) with the facts of the case, and ("time", MODE, STEPS) with a `StepTime`.
     """
-    try:
-        model = TimedModel(case)
-        connection.send(model.prepare(FileLock(gpu_lock)))
-        while (order := connection.recv()) is not None:
-            connection.send(model.time(*order))
-    except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
-        return  # the measuring process has ended, or no longer waits for this row
-    except Exception as error:
-        traceback.print_exc()
-        connection.send(f"{type(error).__name__}: {str(error).partition(NEW_LINE)[0]}")
+    model = TimedModel(case)
 
+    def answer(request: str, *arguments: Any) -> Any:
+        return model.prepare(FileLock(gpu_lock)) if request == "prepare" else model.time(*arguments)
 
-def available_cores() -> int:
-    """Number of CPU cores available to this process."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return answer

@@ -1,4 +1,4 @@
-"""One row of the table: its model, the batch it is given, and the training and inference steps that are timed."""
+"""One row of the table: its model, its batch, and the training and inference steps that are timed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from headway.bench.cost.parity import Inputs, parity
 from headway.bench.recording import Recordings, own_stream
 from headway.models import preset
 
-CHECKED_SEQUENCES = 2  # of the batch, whose output and gradients are compared with the formula
-MUST_HAVE_LEARNED = 40  # steps on one batch after which the loss must be below the first
+CHECKED_SEQUENCES = 2  # sequences of which output and gradients are compared with the formula
+MUST_HAVE_LEARNED = 40  # steps on one batch after which the loss must be lower than at the first
 
 MASKED = 0.15  # Devlin et al. (2019), Sec. 3.1
 MASK, FIRST_WORD = 103, 999  # in BERT's vocabulary
@@ -39,12 +39,12 @@ class Case:
     row: str
     model: str
     length: int
-    threads: int  # of torch on a CPU, and of its compiler
+    threads: int  # of torch on a CPU, and of torch's compiler
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseFacts:
-    """What is known about a case before it is timed; `peak_bytes` and `flops` by mode."""
+    """The properties of a case that need no timing; `peak_bytes` and `flops` are by mode."""
 
     parameters: int
     parity: dict[str, float | None]
@@ -54,7 +54,7 @@ class CaseFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepTime:
-    """Mean time of a step in one round: until it was done, and until the host had launched it."""
+    """Mean seconds of a step in one round: until it was done, and until the host had launched it."""
 
     seconds: float
     launched: float
@@ -93,7 +93,7 @@ class TimedModel:
         self.steps, self.first_loss = 0, math.inf  # of training
 
     def prepare(self, gpu_lock: AbstractContextManager[Any] | None = None) -> CaseFacts:
-        """Compile, warm up, measure peak memory and compare with the formula.
+        """Compile and warm up the model, measure its peak memory, compare it with the formula; return its facts.
 
         Args:
             gpu_lock: held whenever this process uses the GPU while other rows prepare.
@@ -130,10 +130,7 @@ class TimedModel:
         return self.training_step if mode == "training" else self.inference_step
 
     def time(self, mode: str, steps: int) -> StepTime:
-        """Time a number of steps.
-
-        One or two steps come first that are not timed: they fill memory pools and caches and are recorded as a graph.
-        """
+        """Time a number of steps, after one or two that fill memory pools and caches and are recorded as a graph."""
         with own_stream(torch.device(self.config.device)):
             recordings = Recordings(on=self.replays, optimizer=self.optimizer)
             step, last = self.step_of(mode), list[Tensor]()
@@ -181,13 +178,13 @@ class TimedModel:
         return hidden
 
     def _count(self, mode: str, steps: int) -> None:
-        """Count training steps; `training_step` cannot, because a replayed step runs no Python."""
+        """Count training steps, which `training_step` cannot do, because a replayed step runs no Python."""
         self.steps += steps if mode == "training" else 0
 
     def _check_result(self, mode: str, last: Tensor) -> None:
-        """Raise unless numbers are finite and training learns.
+        """Raise unless numbers are finite and the loss falls.
 
-        No formula says what compiled steps with dropout should give, so this is all that can be checked of them.
+        Nothing more can be checked, because compiled steps with dropout cannot be compared with a formula.
         """
         row = self.case.row
         if not torch.isfinite(last).all():
@@ -266,7 +263,7 @@ def locked_compiled_graphs(gpu_lock: AbstractContextManager[Any]) -> Iterator[No
 
 
 class LossOnly(nn.Module):
-    """Return a model's loss alone: what leaves a compiled module is kept in memory, and nobody reads the scores."""
+    """A model that returns its loss alone: all outputs of a compiled module stay in memory, and no one reads scores."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -278,7 +275,7 @@ class LossOnly(nn.Module):
 
 
 class HiddenStates(nn.Module):
-    """Return a model's last hidden states, without the head."""
+    """A model without its head, which returns the last hidden states."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -291,7 +288,7 @@ class HiddenStates(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedBatch:
-    """Random words without padding, of which the same number is masked in each sequence and to be predicted."""
+    """Random words without padding; the same number is masked in each sequence and predicted."""
 
     input_ids: Tensor  # (B, L)
     columns: Tensor  # (B, M), the masked positions
@@ -335,8 +332,8 @@ class MaskedBatch:
 class PeakMemory:
     """Peak memory of this process since `reset`, in bytes: what a step holds of model, optimizer and activations.
 
-    On a GPU torch counts what it allocates. On a CPU it is how far the process's resident memory rose above what it was
-    when this object was made, which Linux reports; elsewhere the peak is unknown, None.
+    On a GPU it is what torch allocates. On a CPU with Linux it is the growth of the process's resident memory since
+    this object was made; on other systems it is unknown (None).
     """
 
     def __init__(self, device: str) -> None:
@@ -358,11 +355,11 @@ class PeakMemory:
 
 
 def reset_resident_peak() -> None:
-    """Start VmHWM, the peak that Linux keeps, anew from what this process holds now."""
+    """Reset VmHWM, the peak of resident memory that Linux keeps, to the present value."""
     CLEAR_REFS.write_text("5")
 
 
 def resident_bytes(field: str) -> int:
-    """Read a size from Linux's account of this process: VmRSS, held now, or VmHWM, the peak."""
+    """Read a size of this process from Linux: VmRSS, the resident memory, or VmHWM, its peak."""
     lines = STATUS.read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))

@@ -1,4 +1,4 @@
-"""What was measured: seconds of every round, the ratios that follow from them, JSON, and the table for the terminal."""
+"""The table of costs: seconds of every round, ratios, JSON, and the layout for the terminal."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ PEAK_MEMORY = {
     "cuda": "allocated on the GPU by torch",
     "cpu": "growth of the process's resident memory, including what the allocator keeps (Linux only)",
 }
-DERIVED = ("ratios", "steps_per_second")  # of a measurement in JSON: what follows from its seconds
-HOST_BOUND = 0.9  # a step that spends this share of its time being launched measures the host, not the GPU
-WIDEST_BASELINE = 8  # characters of a baseline's name that the table's header has room for
+DERIVED = ("ratios", "steps_per_second")  # fields of a measurement in JSON that follow from its seconds
+HOST_BOUND = 0.9  # share of a step's time; if launching takes more, the host limits it, not the GPU
+WIDEST_BASELINE = 8  # longest name of a baseline that fits the table's header
 
 
 def published_ratio(model: str, mode: str, encoding: str) -> float | None:
@@ -49,7 +49,7 @@ class Timing:
     """One mode of one row."""
 
     seconds: tuple[float, ...]  # of a step, in each round
-    launched: tuple[float, ...]  # until the host had launched it; near `seconds` on a GPU, the host is too slow
+    launched: tuple[float, ...]  # until the host had launched it; if near `seconds` on a GPU, the host is the limit
     flops: int  # of a step
     peak_bytes: int | None  # of memory; None where it is unknown
 
@@ -67,7 +67,7 @@ class Measurement:
     length: int
     batch: int
     parameters: int | None = None
-    parity: dict[str, float | None] | None = None  # error over what is allowed
+    parity: dict[str, float | None] | None = None  # error over the allowed error
     problem: str | None = None
     training: Timing | None = None
     inference: Timing | None = None
@@ -88,7 +88,7 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostTable:
-    """All rows, how they were measured, and where."""
+    """The measurements of all rows, with the configuration and the environment."""
 
     config: CostConfig  # resolved
     environment: dict[str, Any]
@@ -96,10 +96,10 @@ class CostTable:
 
     def groups(self) -> dict[tuple[str, int], list[Measurement]]:
         """Return the rows of each model and length."""
-        found: dict[tuple[str, int], list[Measurement]] = {}
+        groups: dict[tuple[str, int], list[Measurement]] = {}
         for measurement in self.measurements:
-            found.setdefault((measurement.model, measurement.length), []).append(measurement)
-        return found
+            groups.setdefault((measurement.model, measurement.length), []).append(measurement)
+        return groups
 
     def ratio(self, measurement: Measurement, mode: str, baseline: str | None = None) -> Spread | None:
         """Return a row's time over the baseline's; None where either has none."""
@@ -133,10 +133,10 @@ class CostTable:
         return None if over is None else Spread(median=1 / over.median, low=1 / over.high, high=1 / over.low)
 
     def mfu(self, measurement: Measurement, mode: str = "training") -> float | None:
-        """Return the share of the GPU's peak rate in bfloat16 that a step's products of matrices reach.
+        """Return the model FLOPs utilization: the share of the GPU's peak rate in bfloat16 that a step reaches.
 
-        These are `Timing.flops`: 6 operations for each token and each number of the body's matrices, attention's two
-        products, those of the encoding, and the head at the positions where it is computed. What kernels compute twice
+        `Timing.flops` counts 6 operations for each token and each number of the body's matrices, attention's two
+        products, those of the encoding, and the head at the positions where it is computed. Recomputation in kernels
         does not count. None where the peak rate is not known.
         """
         timing = measurement.timing(mode)
@@ -145,11 +145,11 @@ class CostTable:
         return utilization(timing.flops, timing.median, self.environment.get("gpu"), bf16=bool(self.config.bf16))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the raw numbers, with the ratios beside them for readers who have no headway."""
+        """Return the raw numbers as JSON holds them, with ratios for readers without headway."""
         value = asdict(self)
         for plain, measurement in zip(value["measurements"], self.measurements, strict=True):
-            found = {mode: self.ratio(measurement, mode) for mode in self.config.modes}
-            plain["ratios"] = {mode: None if r is None else asdict(r) for mode, r in found.items()}
+            ratios = {mode: self.ratio(measurement, mode) for mode in self.config.modes}
+            plain["ratios"] = {mode: None if r is None else asdict(r) for mode, r in ratios.items()}
             plain["steps_per_second"] = {mode: measurement.steps_per_second(mode) for mode in self.config.modes}
         return value
 
@@ -188,7 +188,7 @@ def print_table(table: CostTable, console: Console) -> None:
 
 
 def _terminal_table(table: CostTable, rows: Sequence[Measurement], mode: str, title: str) -> Table:
-    """Lay out one table for 80 columns: headers of two lines, names of rows folded."""
+    """Lay out a table that fits 80 columns, with headers of two lines and names of rows folded."""
     baseline = table.config.baseline
     papers = [published_ratio(row.model, mode, Contestant(row.row).name) for row in rows]
     drawn = Table(title=title, box=SIMPLE_HEAD, padding=(0, 0, 0, 1))

@@ -1,8 +1,8 @@
-"""transformers' own BERT, as it comes and in its faster settings: what our rows are compared with.
+"""transformers' own BERT, as it comes and in its faster settings, with which our rows are compared.
 
-Which setting is fastest depends on versions: in transformers 5.17 a compiled model, and one that is recorded as a CUDA
-graph, make an attention mask of ones that nobody gave them, and torch's fastest kernels take no mask; 5.22 makes none.
-So each setting is a row of its own, and ratios are over the fastest (`CostTable.fastest_transformers`).
+Which setting is fastest depends on versions: in transformers 5.17 a model that is compiled or recorded as a CUDA graph
+makes an attention mask of ones, and torch's fastest kernels take no mask; 5.22 makes none. So each setting is a row of
+its own, and ratios are over the fastest (`CostTable.fastest_transformers`).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ def run(*arguments):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setitem(rounds.SECONDS_IN_A_ROW, "cpu", 0.01)
+    monkeypatch.setitem(rounds.SECONDS_IN_A_ROUND, "cpu", 0.01)
 
 
 def test_the_table_and_the_raw_numbers(tmp_path):

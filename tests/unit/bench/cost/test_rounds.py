@@ -1,10 +1,7 @@
 """Measuring from end to end: rows in processes that take turns, and what happens when one breaks."""
 
-import multiprocessing
 import os
 import time
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,7 +18,7 @@ def by_row(table):
 
 
 def test_every_row_is_measured_in_turns(monkeypatch):
-    monkeypatch.setitem(rounds.SECONDS_IN_A_ROW, "cpu", 0.01)
+    monkeypatch.setitem(rounds.SECONDS_IN_A_ROUND, "cpu", 0.01)
     said = []
     table = measure(CostConfig(encodings=("diet-rel", "transformers"), lengths=(16,), **SMALL), said.append)
     assert [m.row for m in table.measurements] == ["none", "diet-rel", "transformers"]
@@ -70,7 +67,7 @@ class PretendedModel:
 
 @pytest.fixture
 def pretended(monkeypatch):
-    monkeypatch.setattr("headway.bench.cost.rounds.start_method", lambda device: "fork")  # they inherit the pretence
+    monkeypatch.setattr("headway.bench.processes.start_method", lambda gpu: "fork")  # they inherit the pretence
     monkeypatch.setattr("headway.bench.cost.rounds.TimedModel", PretendedModel)
 
     def run(*rows, **given):
@@ -84,8 +81,8 @@ def test_rows_that_break_do_not_stop_the_others(pretended, capfd):
     rows = pretended("none", "t5", "tisa", "shaw", "learned", together=3)
     assert rows["t5"].problem == "RuntimeError: CUDA out of memory"
     assert "Traceback" in capfd.readouterr().err
-    assert rows["tisa"].problem == "its process ended with status 7"
-    assert rows["shaw"].problem == "its process ended with status 9"
+    assert rows["tisa"].problem == "its process ended (exit code 7)"
+    assert rows["shaw"].problem == "its process ended (exit code 9)"
     assert rows["shaw"].training is None and rows["shaw"].parameters == 1
     for name in ("none", "learned"):
         assert rows[name].problem is None
@@ -127,19 +124,11 @@ def test_rows_that_are_late_are_left_out(pretended):
 
 @fork
 def test_a_row_that_is_late_does_nothing_while_others_are_timed(monkeypatch):
-    monkeypatch.setattr(rounds, "start_method", lambda device: "fork")
+    monkeypatch.setattr("headway.bench.processes.start_method", lambda gpu: "fork")
     monkeypatch.setattr(rounds, "TimedModel", PretendedModel)
     config = CostConfig(encodings=("none", "alibi"), lengths=(16,), **SMALL).resolved(cores=2)
     cases = [Case(config=config, row=row, model="tiny", length=16, threads=1) for row in ("none", "alibi")]
     with rounds.running_rows(cases, 2, time.monotonic() + 2, lambda said: None) as (ready, late):
         assert ready.problem is None and late.problem == rounds.NOT_READY
-        assert late.process.exitcode is not None
+        assert late.worker.process.exitcode is not None
         assert ready.time("training", 1, None).seconds == 0.01
-
-
-def test_a_row_that_nobody_waits_for_any_longer_ends_quietly(monkeypatch, capfd):
-    ours, theirs = multiprocessing.Pipe()
-    ours.close()
-    monkeypatch.setattr(rounds, "TimedModel", lambda case: SimpleNamespace(prepare=lambda gpu_lock: "ready"))
-    rounds.serve_row(None, Path("gpu-lock"), theirs)
-    assert capfd.readouterr() == ("", "")
