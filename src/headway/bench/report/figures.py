@@ -33,7 +33,7 @@ LOOK: Any = {
 
 
 def save_figure(path: Path, draw: Callable[[Figure], None], size: tuple[float, float]) -> Path:
-    """Draw on a new figure of a size in inches and save it, as PNG or SVG by the name, at once or not at all."""
+    """Draw on a new figure with a size in inches, and save it atomically, as PNG or SVG by the name of the file."""
     kind = path.suffix.removeprefix(".")
     with rc_context(LOOK):
         figure = Figure(figsize=size, layout="constrained")
@@ -44,6 +44,6 @@ def save_figure(path: Path, draw: Callable[[Figure], None], size: tuple[float, f
 
 
 def without_grid(axes: Axes) -> Axes:
-    """Take the grid away, for pictures."""
+    """Remove the grid, for pictures; return the axes."""
     axes.grid(visible=False)
     return axes

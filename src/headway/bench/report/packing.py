@@ -1,7 +1,7 @@
-"""Arrays small enough to stand inside a page: whole numbers of 8 or 16 bits, differences, compressed.
+"""Arrays packed for a page: quantised to 8 or 16 bits, as differences, compressed.
 
-Each row of the first axis has its own range, so that a head with small scores keeps its digits. `unpack` in
-templates/scripts/data.js is the way back.
+Each row of the first axis has its own range, so that a head with small scores keeps its precision. `unpack` in
+templates/scripts/data.js reads them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 
 def pack(arrays: Mapping[str, tuple[Array, int]]) -> dict[str, Any]:
-    """Pack arrays, each with its number of bits, as one value for JSON."""
+    """Pack arrays, each with its number of bits, into one value for JSON."""
     index: dict[str, Any] = {}
     parts: list[bytes] = []
     at = 0
@@ -26,14 +26,14 @@ def pack(arrays: Mapping[str, tuple[Array, int]]) -> dict[str, Any]:
         low, step, numbers = quantize(array.reshape(len(array), -1), bits)
         content = np.diff(numbers, axis=-1, prepend=numbers.dtype.type(0)).tobytes()  # differences compress better
         index[name] = {"shape": list(array.shape), "bits": bits, "at": at, "low": low.tolist(), "step": step.tolist()}
-        parts.append(content + b"\0" * (-len(content) % 2))  # 16 bits begin at even places
+        parts.append(content + b"\0" * (-len(content) % 2))  # arrays of 16 bits begin at even places
         at += len(parts[-1])
     blob = base64.b64encode(zlib.compress(b"".join(parts), 9)).decode()
     return {"index": index, "blob": blob}
 
 
 def quantize(rows: Array, bits: int) -> tuple[Array, Array, Array]:  # (N, M)
-    """Return the least of each row (N,), the step (N,) and whole numbers (N, M): row = least + step * number."""
+    """Quantise rows: return minimum (N,), step (N,) and integers (N, M), with row = minimum + step * integer."""
     whole = np.issubdtype(rows.dtype, np.integer)
     rows = rows.astype(np.float64)
     if not np.isfinite(rows).all():

@@ -66,7 +66,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Write a share in per cent, never rounded up to all or down to nothing."""
+    """Write a share in per cent, and never round it up to 100 or down to 0."""
     if value is None:
         return "–"
     if 0.0 < value < 0.005:
@@ -77,7 +77,7 @@ def percent(value: float | None) -> str:
 
 
 def symbols(text: str) -> Markup:
-    """Escape text and write the papers' symbols as they are printed: F_P with a lowered P."""
+    """Escape text, and write the papers' symbols with subscripts, such as F_P."""
     return Markup(re.sub(r"\b([A-Z])_([A-Z])(?![A-Za-z])", r"\1<sub>\2</sub>", str(escape(text))))
 
 

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 from PIL import Image
 
 from headway.bench.report import analysis_figures
-from headway.bench.report.analysis.atlas import _tiled, draw_grid, draw_kinds, draw_profiles
+from headway.bench.report.analysis.atlas import _join_pictures, draw_grid, draw_kinds, draw_profiles
 from headway.bench.report.analysis.figures import draw_ranks, draw_table
 from headway.bench.report.analysis.saved import read_saved
 
@@ -92,7 +92,7 @@ def test_ranks_show_every_part(bert_folder):
 
 
 def test_tiles_stand_where_their_head_does():
-    tiles = _tiled(np.arange(6.0).reshape(2, 3, 1, 1) * np.ones((2, 3, 25, 25)))
+    tiles = _join_pictures(np.arange(6.0).reshape(2, 3, 1, 1) * np.ones((2, 3, 25, 25)))
     assert tiles.shape == (54, 81)
     for layer in range(2):
         for head in range(3):

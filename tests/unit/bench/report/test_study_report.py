@@ -15,6 +15,7 @@ from rich.console import Console
 
 from headway.bench.report.study import report_study
 from headway.bench.report.study.page import draw_bars
+from headway.bench.report.study.pictures import LETTER, WIDTH, scatter
 from headway.bench.report.study.tables import as_csv, as_latex, as_markdown, legend, on_terminal, write_spread
 from headway.bench.study.store import export_study, read_records
 from headway.storage import read_json, write_json
@@ -226,3 +227,34 @@ def test_a_folder_without_results_is_named(tmp_path):
     (tmp_path / "results.json").write_text('{"study": ')
     with pytest.raises(ValueError, match=r"results\.json: expected JSON"):
         report_study(tmp_path, Console())
+
+
+def test_a_study_without_published_figures_does_not_announce_them(folder):
+    assert "Published figures: Somebody (2021)." in written(folder)
+    assert "beside it Somebody (2021)" in (folder / "report.html").read_text()
+    results = study_results()
+    for cells in results["cells"]:
+        for each in cells.values():
+            each["published"] = None
+    write_json(folder / "results.json", results)
+    assert "Published figures" not in written(folder)
+    assert "Somebody (2021)" not in (folder / "report.html").read_text()
+    assert "Published figures" not in (folder / "table.md").read_text()
+
+
+def test_names_of_points_stay_inside_the_picture():
+    model, path = "FacebookAI/xlm-roberta-base", "/a/folder/of/models/that/is/as/long/as/a/path/can/reasonably/be/" * 2
+    points = [("left", 0.0, 1.0), (model, 0.9, 2.0), (path, 0.5, 3.0), (f"{path}2", 0.5, 3.0), ("right", 1.0, 4.0)]
+    picture = ElementTree.fromstring(str(scatter(points, x_label="x", y_label="y")))
+    names = {text[0].text: text for text in picture.iter("text") if len(text)}
+    assert names.keys() == {name for name, *_ in points}
+    lines = []
+    for name, text in names.items():
+        shown, start = text[0].tail, float(text.get("x"))
+        left = start if text.get("text-anchor") == "start" else start - LETTER * len(shown)
+        assert left >= 0 and left + LETTER * len(shown) <= WIDTH
+        assert shown == name or (shown[0] == "…" and name.endswith(shown[1:]))
+        lines.append((left, left + LETTER * len(shown), float(text.get("y"))))
+    assert names[model][0].tail == model and names[path][0].tail != path
+    for at, (left, right, y) in enumerate(lines):
+        assert not any(abs(y - line) < 12 and left < end and begin < right for begin, end, line in lines[:at])

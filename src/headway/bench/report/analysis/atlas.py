@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from headway.bench.report.analysis.saved import Array, Saved
 from headway.bench.report.figures import AMOUNT, SERIES, without_grid
 
-GAP = 0.08  # between heads, of the side of one
-TRIM = (0.005, 0.995)  # colours reach from one to the other share of the values, so that a few do not take them all
-REACH = 64  # offsets of profiles, to either side
-KIND_COLOURS = {  # as KINDS in analysis/explorer.js
+GAP = 0.08  # space between heads, as a share of a head's side
+TRIM = (0.005, 0.995)  # quantiles of the values that the colours span, so that outliers do not take them all
+REACH = 64  # offsets to either side in profiles
+KIND_COLOURS = {  # the same as KINDS in analysis/explorer.js
     "previous": "#0072b2",
     "next": "#56b4e9",
     "first": "#e69f00",
@@ -65,15 +65,15 @@ def draw_atlas(figure: Figure, saved: Saved, *, name: str, title: str) -> None:
     shares = np.clip((pictures - low) / np.where(high > low, high - low, 1.0), 0.0, 1.0)
     axes = _grid_axes(figure, f"{title}, each head in its own colours", shares.shape[:2])
     axes.imshow(
-        _tiled(shares),
+        _join_pictures(shares),
         cmap=AMOUNT,
         extent=(-0.5, shares.shape[1] - 0.5, shares.shape[0] - 0.5, -0.5),
         interpolation="none",
     )
 
 
-def _tiled(pictures: Array) -> Array:
-    """Join all pictures into one, (layers * side, H * side), with gaps."""
+def _join_pictures(pictures: Array) -> Array:
+    """Join the pictures of all heads into one (layers * side, H * side), with gaps between them."""
     layers, heads, side, _ = pictures.shape
     gap = max(1, round(side * GAP))
     framed = np.full((layers, heads, side + gap, side + gap), np.nan)

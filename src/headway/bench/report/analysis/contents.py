@@ -1,4 +1,4 @@
-"""The arrays that the page shows, chosen and made small enough that the whole stays within a few megabytes."""
+"""The arrays that the page of an analysis shows, reduced so that the page has at most a few megabytes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from headway.bench.report.analysis.saved import Array, Saved
 from headway.bench.report.packing import pack
 
-PICTURES = 2_500_000  # numbers in all pictures of F_P together; more heads have smaller pictures
-CORNERS = 800_000  # numbers in all pictures of the first positions together; more heads show fewer
-PATTERN = 24  # offsets of attention shown to either side
-NEAR, FAR = 512, 512  # offsets up to NEAR are all drawn; of those beyond, about FAR to either side
+PICTURES = 2_500_000  # most numbers in all pictures of F_P together; with many heads, pictures are smaller
+CORNERS = 800_000  # most numbers in all pictures of the first positions together; many heads show fewer positions
+PATTERN = 24  # offsets to either side in patterns of attention
+NEAR, FAR = 512, 512  # all offsets up to NEAR are drawn, and beyond it about FAR to either side
 
 
 def pack_arrays(saved: Saved) -> dict[str, Any]:
-    """Pack everything that scripts draw as one value for JSON."""
+    """Pack all arrays that scripts draw into one value for JSON."""
     arrays = saved.arrays
     offsets = choose_offsets(arrays["heads.offsets"])
     chosen: dict[str, tuple[Array, int]] = {
@@ -54,14 +54,14 @@ def _patterns(saved: Saved, part: str, name: str) -> dict[str, tuple[Array, int]
 
 
 def choose_offsets(offsets: Array) -> Array:
-    """Choose the offsets that are drawn: all near ones, evenly spaced far ones, the ends."""
+    """Choose the offsets to draw: all near ones, evenly spaced far ones, and both ends."""
     distance = np.abs(offsets)
     step = max(1, -(-(int(distance.max()) - NEAR) // FAR))
     return np.flatnonzero((distance <= NEAR) | (distance % step == 0) | (distance == distance.max()))
 
 
 def shrink_pictures(pictures: Array) -> Array:  # (heads, P, P)
-    """Halve pictures, each pixel the mean of four, until all together are small enough."""
+    """Halve the side of pictures, by means of four pixels, until all together are small enough."""
     while pictures.size > PICTURES and pictures.shape[-1] % 2 == 0 and pictures.shape[-1] > 16:
         heads, side, _ = pictures.shape
         pictures = pictures.reshape(heads, side // 2, 2, side // 2, 2).mean(axis=(2, 4))
@@ -69,7 +69,7 @@ def shrink_pictures(pictures: Array) -> Array:  # (heads, P, P)
 
 
 def crop_pictures(pictures: Array) -> Array:  # (heads, C, C)
-    """Cut pictures to the first positions, fewer where there are many heads."""
+    """Crop pictures to the first positions, to fewer if there are many heads."""
     side = pictures.shape[-1]
     while len(pictures) * side * side > CORNERS and side > 16:
         side //= 2

@@ -16,11 +16,11 @@ from headway.bench.report.analysis.atlas import TRIM, draw_atlas, draw_grid, dra
 from headway.bench.report.analysis.saved import Array, Saved, read_saved
 from headway.bench.report.figures import AMOUNT, DASHES, SERIES, save_figure, without_grid
 
-Figures = dict[str, tuple[Callable[..., None], tuple[float, float]]]  # how to draw each, and its size in inches
+Figures = dict[str, tuple[Callable[..., None], tuple[float, float]]]  # drawing function, and size in inches
 
 
 def analysis_figures(folder: str | os.PathLike[str]) -> list[Path]:
-    """Write figures/ beside the measures.json and arrays.npz in a folder; returns the files."""
+    """Write figures/ beside the measures.json and arrays.npz in a folder; return the files."""
     saved = read_saved(folder)
     into = saved.folder / "figures"
     return [
@@ -29,7 +29,7 @@ def analysis_figures(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def list_figures(saved: Saved) -> Figures:
-    """List the figures that a model has, by the name of the file."""
+    """Return the figures that can be drawn of a model, by the name of the file."""
     layers, heads = np.shape(saved.measures["heads"]["r2"])
     atlas = (0.9 * heads + 1.0, 0.9 * layers + 0.8)
     grid = (0.5 * heads + 2.2, 0.42 * layers + 1.2)
@@ -67,7 +67,7 @@ def draw_table(figure: Figure, saved: Saved) -> None:
     gram.set(title=f"Inner products, Toeplitz R² {table['r2']:.3f}", xlabel="position", ylabel="position")
     starts, size = table["windows"]["starts"], table["windows"]["size"]
     windows.plot(starts, table["windows"]["r2"][0], "o-", color=SERIES[0])
-    span = (-0.03 * length, length)  # one window alone would otherwise stand on a scale of fractions
+    span = (-0.03 * length, length)  # else a single window would get an axis of fractions
     windows.set(title=f"Toeplitz R² of {size} positions", xlabel="first of them", xlim=span, ylim=(0, 1.02))
     for axes, name, title in (
         (norms, "norms", "Length of each position's vector"),

@@ -39,9 +39,9 @@ def analysis_page(folder: str | os.PathLike[str]) -> Path:
 
 
 def how_it_was_made(saved: Saved) -> dict[str, str]:
-    """List what was asked and with which versions, a line each; nothing where no command recorded it."""
-    found = {"revision_on_the_Hub": saved.measures["model"].get("revision")}
-    parts: dict[str, Any] = {"command": saved.command, **(saved.config or {}), **found, **(saved.environment or {})}
+    """Describe the command, its settings and the versions that made the analysis, by name, as far as recorded."""
+    revision = {"revision_on_the_Hub": saved.measures["model"].get("revision")}
+    parts: dict[str, Any] = {"command": saved.command, **(saved.config or {}), **revision, **(saved.environment or {})}
     return {name: _line(value) for name, value in parts.items() if value is not None}
 
 

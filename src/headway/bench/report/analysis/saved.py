@@ -1,4 +1,4 @@
-"""What `headway analyze` saved of one model, read back."""
+"""The files that `headway analyze` saved about one model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Saved:
         """Return the model's name."""
         if self.config is None:
             return f"a {self.measures['model']['model_type']} model"
-        source = Path(self.config["model"])  # of a folder, the end of its path: many are called "model"
+        source = Path(self.config["model"])  # many folders are called "model", so that their parent is named too
         return str(Path(*source.parts[-2:])) if self.config["weights"] else str(source)
 
     def per_head(self, name: str) -> Array:
@@ -41,7 +41,7 @@ class Saved:
 
 
 def read_saved(folder: str | os.PathLike[str]) -> Saved:
-    """Read the folder, and check that both files are of one analysis."""
+    """Read a folder, and check that its two files are of one analysis."""
     folder = Path(folder)
     measures = read_json(folder / "measures.json")
     arrays_file = folder / "arrays.npz"
@@ -57,6 +57,6 @@ def read_saved(folder: str | os.PathLike[str]) -> Saved:
             f"{folder}: expected measures.json and arrays.npz of one analysis, got two that differ. "
             f"Analyse the model again."
         )
-    asked = folder / "config.json"
-    record = read_json(asked) if asked.is_file() else {}
+    config_file = folder / "config.json"
+    record = read_json(config_file) if config_file.is_file() else {}
     return Saved(folder, measures, arrays, record.get("config"), record.get("command"), record.get("environment"))

@@ -1,4 +1,4 @@
-"""The findings in plain words, each sentence made from measures.json."""
+"""The findings of an analysis in words, each sentence made from measures.json."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from headway.bench.report.page import number, percent
 
-GOOD = 0.9  # of R^2: what the page calls nearly all
+GOOD = 0.9  # R² from which the page says that scores depend almost entirely on the offset
 
 RANKS = ("numerical", "relative", "effective")
 
@@ -30,7 +30,7 @@ def findings(measures: dict[str, Any]) -> list[str]:
 
 
 def left_out(measures: dict[str, Any]) -> dict[str, str]:
-    """Say for each part that this model or call lacks why it does."""
+    """Return the reason why each missing part of the analysis is missing."""
     reasons = {
         "table": "The model adds no position to its input, so there is no table of position embeddings to look at.",
         "segments": "The model knows no segments (sentence A, sentence B), so there is no segment pattern.",
@@ -48,7 +48,7 @@ def left_out(measures: dict[str, Any]) -> dict[str, str]:
 
 
 def tiles(measures: dict[str, Any]) -> list[tuple[str, str]]:
-    """List a few numbers with their names."""
+    """List the numbers at the top of the page, with their names."""
     heads = measures["heads"]
     most = max(heads["fits"], key=int)
     shown = [
@@ -109,7 +109,7 @@ def _heads(measures: dict[str, Any]) -> str:
 
 
 def _is_equation(measures: dict[str, Any]) -> bool:
-    """Return whether F_P is Eq. (2) as written; older analyses, which do not say so, have norms and biases."""
+    """Return whether F_P is Eq. (2) as written; older analyses, which do not record it, include norms and biases."""
     return bool(measures["heads"].get("formula") == "equation")
 
 
@@ -145,20 +145,20 @@ def _texts(measures: dict[str, Any]) -> str:
 
 
 def _same_token(measures: dict[str, Any]) -> str:
-    found = (measures["texts"] or {}).get("same_token")
-    if found is None:
+    same_token = (measures["texts"] or {}).get("same_token")
+    if same_token is None:
         return ""
-    share = np.array(found["share"])
+    share = np.array(same_token["share"])
     layer, head = np.unravel_index(share.argmax(), share.shape)
     return (
         f"Tokens that a text has more than once attend to their other places most in layer {layer}, head {head}: "
         f"{percent(float(share.max()))} of that head's attention, where attention to all tokens alike would give "
-        f"{percent(found['chance'])}."
+        f"{percent(same_token['chance'])}."
     )
 
 
 def rank_table(measures: dict[str, Any]) -> dict[str, list[str]]:
-    """Tabulate, for each part of the scores, median and range over heads of each rank in `RANKS`."""
+    """Write the median and range over heads of each rank in `RANKS`, for each part of the scores."""
     if measures["texts"] is None:
         return {}
     average = measures["texts"]["ranks"]["average"]

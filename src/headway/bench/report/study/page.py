@@ -11,7 +11,14 @@ from typing import Any
 from headway.bench.report.page import write_page
 from headway.bench.report.study.pictures import Bar, bars, head_curve, scatter
 from headway.bench.report.study.position_tables import draw_versions, position_tables
-from headway.bench.report.study.tables import legend, verdict_mark, write_median, write_spread, write_value
+from headway.bench.report.study.tables import (
+    has_published,
+    legend,
+    verdict_mark,
+    write_median,
+    write_spread,
+    write_value,
+)
 
 Results = Mapping[str, Any]
 
@@ -20,7 +27,7 @@ def study_page(results: Results, path: Path, *, analyses: Mapping[str, str] | No
     """Write the page: one file, with everything in it.
 
     Args:
-        analyses: pages of rows' analyses, to link to.
+        analyses: paths of the pages of analyses, by row, to which the page links.
     """
     return write_page(
         path,
@@ -29,6 +36,7 @@ def study_page(results: Results, path: Path, *, analyses: Mapping[str, str] | No
         scripts=["data.js", "chart.js", "study.js"],
         data={"loss-data": _losses(results)},
         study=results["study"],
+        has_published=has_published(results),
         rows=[row for row in results["rows"] if not row.get("derived")],
         columns=results["columns"],
         table=_table(results),
@@ -74,10 +82,10 @@ def _table(results: Results) -> list[dict[str, Any]]:
 
 
 def draw_bars(results: Results) -> list[Any]:
-    """Draw every column as bars, as Chen et al. (2021b), Fig. 1, does: how far each row is from the baseline.
+    """Draw the differences of all rows from the baseline, a picture for each column, as Chen et al. (2021b), Fig. 1.
 
-    Times are in percent of the baseline's, as in their Table 1; columns without the baseline, and steps a second, which
-    are the same times, are left out.
+    Times are in percent of the baseline's, as in their Table 1. Columns without differences are left out, and steps a
+    second, because they are the same times.
     """
     pictures = []
     for column, cells in zip(results["columns"], results["cells"], strict=True):
@@ -128,22 +136,22 @@ def _is_best(row: str, column: Mapping[str, Any], cells: Mapping[str, Any]) -> b
 
 
 def _simple(results: Results) -> list[tuple[str, str, str, float]]:
-    """List simple classifiers: task, which, metric, value in per cent."""
+    """List the scores of simple classifiers as (task, classifier, metric, value in per cent)."""
     return [
         (task, name, metric.replace("_", " "), 100 * value)
-        for task, found in results["baselines"].items()
-        for name, metrics in found.items()
+        for task, classifiers in results["baselines"].items()
+        for name, metrics in classifiers.items()
         for metric, value in metrics.items()
     ]
 
 
 def _losses(results: Results) -> list[dict[str, Any]]:
-    found = []
+    curves = []
     for each in results["pretraining"]:
         for kind, points in each["curves"].items():
             steps, losses = [list(part) for part in zip(*points, strict=True)] if points else ([], [])
-            found.append({"name": each["row"], "seed": each["seed"], "kind": kind, "x": steps, "y": losses})
-    return found
+            curves.append({"name": each["row"], "seed": each["seed"], "kind": kind, "x": steps, "y": losses})
+    return curves
 
 
 def _quality(results: Results) -> Any:
@@ -159,9 +167,9 @@ def _quality(results: Results) -> Any:
     points = []
     for row in results["rows"]:
         ratio = times.get(row["contestant"])
-        found = [cells[row["name"]]["summary"] for cells in tasks]
-        if ratio is not None and found and all(found):
-            points.append((row["name"], ratio["median"], fmean(each["median"] for each in found)))
+        summaries = [cells[row["name"]]["summary"] for cells in tasks]
+        if ratio is not None and summaries and all(summaries):
+            points.append((row["name"], ratio["median"], fmean(each["median"] for each in summaries)))
     if len(points) < 2:
         return None
     return scatter(
@@ -188,16 +196,16 @@ def _patterns(results: Results, analyses: Mapping[str, str]) -> list[dict[str, A
             "layers": [
                 [
                     {
-                        "picture": head_curve(found["offsets"], curve, f"{row}, layer {layer + 1}, head {head + 1}"),
-                        "kind": found["kinds"][layer][head],
-                        "r2": found["toeplitz_r2"][layer][head],
+                        "picture": head_curve(analysis["offsets"], curve, f"{row}, layer {layer + 1}, head {head + 1}"),
+                        "kind": analysis["kinds"][layer][head],
+                        "r2": analysis["toeplitz_r2"][layer][head],
                     }
                     for head, curve in enumerate(heads)
                 ]
-                for layer, heads in enumerate(found["curves"])
+                for layer, heads in enumerate(analysis["curves"])
             ],
         }
-        for row, found in results["analysis"].items()
+        for row, analysis in results["analysis"].items()
     ]
 
 
@@ -206,18 +214,18 @@ def _ranks(results: Results) -> list[dict[str, Any]]:
     return [
         {
             "row": row,
-            "head_dim": found["head_dim"],
-            "layers": [fmean(layer) for layer in found["ranks"]["whole"]["effective"]],
-            "relative": [fmean(layer) for layer in found["ranks"]["whole"]["relative"]],
+            "head_dim": analysis["head_dim"],
+            "layers": [fmean(layer) for layer in analysis["ranks"]["whole"]["effective"]],
+            "relative": [fmean(layer) for layer in analysis["ranks"]["whole"]["relative"]],
         }
-        for row, found in results["analysis"].items()
-        if found["ranks"] is not None
+        for row, analysis in results["analysis"].items()
+        if analysis["ranks"] is not None
     ]
 
 
 def _models(results: Results) -> dict[str, Any]:
     """Return the first seed's pretraining of each row."""
-    found: dict[str, Any] = {}
+    models: dict[str, Any] = {}
     for each in results["pretraining"]:
-        found.setdefault(each["row"], each)
-    return found
+        models.setdefault(each["row"], each)
+    return models

@@ -1,4 +1,4 @@
-"""Pictures in SVG that need no script: bars beside a paper's, cost against quality, and the curve of every head."""
+"""Pictures in SVG without scripts: bars beside a paper's, scatter plots with named points, and curves of heads."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from markupsafe import Markup, escape
 
 WIDTH, HEIGHT = 640, 400
 LEFT, RIGHT, TOP, BOTTOM = 60, 130, 16, 48
-SMALL = (110, 56)  # of a head's curve
+SMALL = (110, 56)  # width and height of a head's curve
 BAR, NAMES, LABELS = 11, 210, 96  # height of a bar; width for names of rows and for the numbers behind bars
-STANDALONE = (  # of base.css and study.css, for a file that stands alone
+LINE, LETTER = 13, 6.6  # height of a line of text, and mean width of a letter
+STANDALONE = (  # the styles of base.css and study.css that a picture needs outside a page
     "text{font:12px sans-serif;fill:#1b1f24}.title{font-weight:bold}.soft{fill:#545d68}.ours{fill:#0b62a4}"
     ".papers{fill:none;stroke:#c04f00;stroke-width:1.5}.whisker{stroke:#1b1f24}.axis{stroke:#545d68}"
 )
@@ -20,11 +21,11 @@ STANDALONE = (  # of base.css and study.css, for a file that stands alone
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
-    """A row of `bars`: how far it is from the baseline.
+    """A row of `bars`: its difference from the baseline.
 
     Args:
         ours: median, lowest and highest difference; None without results.
-        paper: the published difference; None where there is none.
+        paper: published difference, if there is one.
     """
 
     name: str
@@ -47,11 +48,11 @@ def bars(title: str, unit: str, rows: Sequence[Bar], digits: int) -> Markup:
             '<line class="axis" x1="{:.1f}" x2="{:.1f}" y1="{}" y2="{}"/>'
         ).format(title, f"difference from the baseline, {unit}{about}", zero, zero, top - 4, height)
     ]
-    said = []
+    described = []
     for number, row in enumerate(rows):
         y = top + number * step
         parts.append(Markup('<text x="{}" y="{}" text-anchor="end">{}</text>').format(NAMES - 8, y + BAR + 4, row.name))
-        said.append(row.name)
+        described.append(row.name)
         if row.ours is not None:
             middle, *ends = (zero + value * scale for value in row.ours)
             text = _signed(row.ours[0], digits)
@@ -59,12 +60,12 @@ def bars(title: str, unit: str, rows: Sequence[Bar], digits: int) -> Markup:
             parts.append(
                 Markup('<line class="whisker" x1="{:.1f}" x2="{:.1f}" y1="{y}" y2="{y}"/>').format(*ends, y=y + BAR / 2)
             )
-            said.append(f"ours {text}")
+            described.append(f"ours {text}")
         if row.paper is not None:
             end, text = zero + row.paper * scale, _signed(row.paper, digits)
             parts.append(_bar("papers", zero, end, (end, end), y + BAR + 2, text))
-            said.append(f"paper {text}")
-    label = f"{title}, difference from the baseline, {unit}: {'; '.join(said)}"
+            described.append(f"paper {text}")
+    label = f"{title}, difference from the baseline, {unit}: {'; '.join(described)}"
     return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
         WIDTH, height, label, Markup("").join(parts)
     )
@@ -103,7 +104,11 @@ def scatter(
     y_label: str,
     arrows: Sequence[tuple[str, str]] = (),
 ) -> Markup:
-    """Draw named points, and arrows between some; names that would overlap are moved apart."""
+    """Draw named points, and arrows between some of them.
+
+    A name stands right of its point, or left of it where it would not fit; one that fits on neither side is shortened.
+    Names that would overlap are moved apart.
+    """
     xs, ys = _range([x for _, x, _ in points]), _range([y for _, _, y in points])
 
     def place(x: float, y: float) -> tuple[float, float]:
@@ -113,22 +118,35 @@ def scatter(
     parts = [_axes(xs, ys, place, x_label, y_label)]
     at = {name: place(x, y) for name, x, y in points}
     parts += [_arrow(at[first], at[second]) for first, second in arrows]
-    taken: list[tuple[float, float]] = []
+    taken: list[tuple[float, float, float]] = []  # left and right end, and height, of the names that are placed
     for name, x, y in sorted(points, key=lambda point: -point[2]):
         across, down = place(x, y)
+        start, anchor, shown = _place_name(name, across)
+        width = LETTER * len(shown)
+        left = start if anchor == "start" else start - width
         line = down + 4
-        while any(abs(line - other) < 13 and abs(across - beside) < 90 for beside, other in taken):
-            line += 13
-        taken.append((across, line))
+        while any(abs(line - other) < LINE and left < end and begin < left + width for begin, end, other in taken):
+            line += LINE
+        taken.append((left, left + width, line))
         parts.append(
             Markup(
-                '<circle class="dots s1" cx="{:.1f}" cy="{:.1f}" r="4"/><text x="{:.1f}" y="{:.1f}">{}</text>'
-            ).format(across, down, across + 8, line, name)
+                '<circle class="dots s1" cx="{:.1f}" cy="{:.1f}" r="4"/>'
+                '<text x="{:.1f}" y="{:.1f}" text-anchor="{}"><title>{}</title>{}</text>'
+            ).format(across, down, start, line, anchor, name, shown)
         )
     label = escape(f"{y_label} against {x_label}: {'; '.join(f'{n} {y:.1f} at {x:.2f}' for n, x, y in points)}")
     return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
         WIDTH, HEIGHT, label, Markup("").join(parts)
     )
+
+
+def _place_name(name: str, across: float) -> tuple[float, str, str]:
+    """Return where the name of a point begins or ends, which of the two (text-anchor), and as much of it as fits."""
+    right, left = WIDTH - across - 8, across - 8 - LEFT
+    on_right = LETTER * len(name) <= right or right >= left
+    letters = int((right if on_right else left) / LETTER)
+    shown = name if len(name) <= letters else f"…{name[1 - letters :]}"  # names of models differ at their ends
+    return (across + 8, "start", shown) if on_right else (across - 8, "end", shown)
 
 
 def _arrow(start: tuple[float, float], end: tuple[float, float]) -> Markup:
@@ -163,7 +181,7 @@ def _axes(xs, ys, place, x_label: str, y_label: str) -> Markup:  # type: ignore[
 
 
 def head_curve(offsets: Sequence[int], values: Sequence[float], name: str) -> Markup:
-    """Draw one head's position score by offset, in its own range; the dashed line is offset 0."""
+    """Draw one head's position score by offset, in its own range, with a dashed line at offset 0."""
     low, high = _range(values)
     width, height = SMALL
     span = (offsets[-1] - offsets[0]) or 1

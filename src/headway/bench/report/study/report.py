@@ -1,4 +1,4 @@
-"""`headway report`: everything that is written of a study."""
+"""`headway report`: all files that are written about a study."""
 
 from __future__ import annotations
 
@@ -65,36 +65,36 @@ def report_study(folder: Path, console: Console) -> Path:
 
 
 def _analyses(results: dict[str, Any], folder: Path) -> dict[str, str]:
-    """Write a page for every analysis whose folder is there; return their places from the study's page, by row."""
+    """Write a page for every analysis whose folder is there; return their paths relative to the study, by row."""
     pages = {}
-    for row, found in results["analysis"].items():
-        saved = folder / results["study"]["store"] / found["folder"] / "analysis"
+    for row, analysis in results["analysis"].items():
+        saved = folder / results["study"]["store"] / analysis["folder"] / "analysis"
         if all((saved / name).is_file() for name in ("measures.json", "arrays.npz")):
             pages[row] = Path(os.path.relpath(analysis_page(saved), folder)).as_posix()
     return pages
 
 
 def read_results(folder: Path) -> dict[str, Any]:
-    """Read the results of a study's folder; verdicts are worked out anew from its cells."""
+    """Read the results in a study's folder, and judge its claims again by the present rule."""
     path = folder / "results.json"
     if not path.is_file():
         raise FileNotFoundError(
             f"{folder}: expected the folder of a study with results.json, got none. `headway study` writes it."
         )
-    found = read_json(path)
-    missing = [part for part in PARTS if not isinstance(found, dict) or part not in found]
+    results = read_json(path)
+    missing = [part for part in PARTS if not isinstance(results, dict) or part not in results]
     if missing:
         raise ValueError(
             f"{path}: expected the results of a study, got a file without {', '.join(missing)}. "
             f"Give the command of the study again; what is done is not done twice."
         )
-    cells = dict(zip((column["name"] for column in found["columns"]), found["cells"], strict=True))
-    columns = {column["name"]: column for column in found["columns"]}
+    cells = dict(zip((column["name"] for column in results["columns"]), results["cells"], strict=True))
+    columns = {column["name"]: column for column in results["columns"]}
     claims = [
         {**claim, **judge_rows(claim, columns[claim["column"]], _values(cells[claim["column"]]))}
-        for claim in found["claims"]
+        for claim in results["claims"]
     ]
-    return {**found, "rows": [with_one_encoding(row) for row in found["rows"]], "claims": claims}
+    return {**results, "rows": [with_one_encoding(row) for row in results["rows"]], "claims": claims}
 
 
 def _values(cells: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:

@@ -16,7 +16,7 @@ Cell = Mapping[str, Any]
 Column = Mapping[str, Any]
 
 MARKS = {"above": "▲", "below": "▼", "not told apart": "≈", "too few seeds": "?"}
-SAID = {
+MEANINGS = {
     "▲": "above the baseline, p < {level} after correction",
     "▼": "below the baseline, p < {level} after correction",
     "≈": "not told apart from the baseline",
@@ -34,7 +34,7 @@ SPECIAL = {
 
 
 def as_csv(results: Results) -> str:
-    """Write the table as CSV: a line for each cell, with every number behind it."""
+    """Write the table as CSV, with a line for each cell that has all its numbers."""
     text = io.StringIO()
     lines = csv.DictWriter(text, FIELDS, lineterminator="\n")
     lines.writeheader()
@@ -66,11 +66,11 @@ def _line(row: Mapping[str, Any], column: Mapping[str, Any], cell: Mapping[str, 
 
 def as_markdown(results: Results) -> str:
     """Write the table as Markdown, with its notes."""
-    names = [_plain(column["name"]) for column in results["columns"]]
+    names = [_escape_markdown(column["name"]) for column in results["columns"]]
     lines = [f"| | position | {' | '.join(names)} |", f"|---|---|{'---|' * len(names)}"]
     for row in results["rows"]:
         cells = [_short(cells[row["name"]], column) for column, cells in _columns(results)]
-        lines.append(f"| {_plain(row['name'])} | {row['place']} | {' | '.join(cells)} |")
+        lines.append(f"| {_escape_markdown(row['name'])} | {row['place']} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", *notes(results), ""])
 
 
@@ -87,12 +87,12 @@ def as_latex(results: Results) -> str:
 
 
 def on_terminal(results: Results, width: int) -> list[Table]:
-    """Lay out medians, spreads and a paper's figures for a terminal; several tables where one would be too wide."""
+    """Lay out medians, spreads and published figures for a terminal, as several tables if one would be too wide."""
     study = results["study"]
     names = [f"{row['name']}\n({row['place']})" for row in results["rows"]]
     columns = [
-        (column["name"], [_stacked(found[row["name"]], column) for row in results["rows"]])
-        for column, found in _columns(results)
+        (column["name"], [_stacked(cells[row["name"]], column) for row in results["rows"]])
+        for column, cells in _columns(results)
     ]
     return fitting_tables(names, columns, width, title=f"{study['title']} ({study['name']}, size {study['size']})")
 
@@ -116,10 +116,15 @@ def notes(results: Results) -> list[str]:
         lines.append(
             f"Tests against {study['baseline']} are exact, paired by seed, corrected for the rows of a column (Holm)."
         )
-    if study["paper"]:
+    if study["paper"] and has_published(results):
         lines.append(f"Published figures: {study['paper']}.")
-    lines += [f"{sign} {said}." for sign, said in legend(results)]
+    lines += [f"{sign} {meaning}." for sign, meaning in legend(results)]
     return [*lines, *study["notes"], *(f"Our choice: {choice}" for choice in study.get("choices", ()))]
+
+
+def has_published(results: Results) -> bool:
+    """Return whether a published figure stands beside any cell."""
+    return any(cell["published"] is not None for cells in results["cells"] for cell in cells.values())
 
 
 def _columns(results: Results) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
@@ -137,8 +142,8 @@ def _short(cell: Mapping[str, Any], column: Mapping[str, Any]) -> str:
     return text
 
 
-def _plain(text: str) -> str:
-    """Escape a name for Markdown."""
+def _escape_markdown(text: str) -> str:
+    """Return a name with the characters escaped that Markdown treats specially."""
     for sign in "\\`*_[]<>|#":
         text = text.replace(sign, f"\\{sign}")
     return text.replace("\n", " ")
@@ -159,7 +164,7 @@ def write_value(value: float, column: Column) -> str:
 
 
 def write_spread(cell: Cell, column: Column) -> str:
-    """Write the lowest and the highest, and the number of runs; say how many are missing."""
+    """Write the lowest and the highest number, and how many runs there are, or how many of those expected."""
     summary = cell["summary"]
     if summary is None:
         return "no result"
@@ -182,17 +187,17 @@ def verdict_mark(cell: Cell) -> str:
 def legend(results: Mapping[str, Any]) -> list[tuple[str, str]]:
     """List the marks that occur with their meanings, and how many seeds a test would need."""
     tests = [cell["test"] for cells in results["cells"] for cell in cells.values() if cell["test"] is not None]
-    found = []
+    marks = []
     for verdict, sign in MARKS.items():
         some = [test for test in tests if test["verdict"] == verdict]
         if some:
-            said = SAID[sign].format(level=results["study"]["level"])
+            meaning = MEANINGS[sign].format(level=results["study"]["level"])
             if verdict == "too few seeds":
                 have, need = max(test["pairs"] for test in some), max(test["needed"] for test in some)
-                said += f": {have} at most here, {need} are needed for this many comparisons"
+                meaning += f": {have} at most here, {need} are needed for this many comparisons"
                 if "pretraining" in results["recipes"] and any(
                     each["source"] == "finetune" for each in results["columns"]
                 ):
-                    said += "; runs fine-tuned from one pretrained model count as one, their mean"
-            found.append((sign, said))
-    return found
+                    meaning += "; runs fine-tuned from one pretrained model count as one, their mean"
+            marks.append((sign, meaning))
+    return marks
