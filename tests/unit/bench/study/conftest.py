@@ -17,6 +17,7 @@ FAKES = textwrap.dedent(
 
 
     def fake(config, inputs, folder):
+        assert not (folder / "result.json").exists()
         with open(folder / "attempts", "a") as file:
             file.write(f"{os.getpid()}\\n")
         for path in inputs.values():
@@ -25,6 +26,8 @@ FAKES = textwrap.dedent(
         if config.get("fails"):
             print("a line of its log")
             raise ValueError(f"the reason of {config['name']}")
+        with open(folder / "finished", "a") as file:
+            file.write(f"{os.getpid()}\\n")
         return {"name": config["name"], "value": config.get("value", 0.0)}
 
 
