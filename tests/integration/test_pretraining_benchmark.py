@@ -4,7 +4,7 @@ import json
 import re
 import sys
 
-from benchmarks import pretraining, report
+from benchmarks import model_tables, pretraining
 from headway.bench.cost import CostConfig, CostTable, Measurement, Timing, rounds
 
 
@@ -40,15 +40,15 @@ def test_the_docs_show_the_newest_run_that_has_what_a_table_is_about(monkeypatch
         facts = {"gpu": "NVIDIA H200", "torch": "2.11.0", "date": date}
         table = CostTable(config=config, environment=facts, measurements=measurements)
         (tmp_path / f"pretraining_n{n}_h200_torch2.11.0_{date}.json").write_text(json.dumps(table.to_json()))
-    monkeypatch.setattr(report, "RESULTS", tmp_path)
-    monkeypatch.setattr(report, "ROOT", tmp_path)
-    head, _, none, *_, caption = report.pretraining().splitlines()
+    monkeypatch.setattr(model_tables, "RESULTS", tmp_path)
+    monkeypatch.setattr(model_tables, "ROOT", tmp_path)
+    head, _, none, *_, caption = model_tables.pretraining().splitlines()
     # 512 tokens in 1 s, 40 % of the peak rate; transformers as it comes takes 2 s, the head at few places 6 s
     assert none == "| none | 1 | 40 % | 2.00 | 6.00 |"
     assert head.count("|") == none.count("|")
     assert "`transformers:compile=false,graphs=false` and `transformers:mask=false,head=masked` at n = 128" in caption
     assert "within 10.0 %" in caption
-    assert report.pretraining_over_none().splitlines()[2:4] == [
+    assert model_tables.pretraining_over_none().splitlines()[2:4] == [
         "| none | 1.00 | 1.00 | 1.00 | 1.00 |",
         "| shaw | 3.00 | 3.00 | 3.00 | 3.00 |",
     ]
