@@ -11,6 +11,7 @@ from headway.pretrained.fusing.families import (
     conformers,
     deberta,
     encoders,
+    funnel,
     layoutlm,
     longt5,
     mpnet,
@@ -29,6 +30,7 @@ _FILES = (
     layoutlm,
     alibi,
     xlnet,
+    funnel,
     conformers,
     speecht5,
     encoders,
@@ -38,7 +40,6 @@ FAMILIES: dict[str, Family] = {model: family for file in _FILES for family in fi
 
 _RELATIVE = "its scores are products of queries or keys with a table of offsets, which no structure of headway has yet"
 REFUSED: dict[str, str] = {
-    "funnel": _RELATIVE,
     "inkling": _RELATIVE,
     **dict.fromkeys(("longformer", "led", "big_bird"), "its attention is sparse, with tokens that all others see"),
     "nystromformer": "it approximates attention by landmarks",

@@ -31,7 +31,7 @@ T5_SIZES = {
 ENCODER_DECODER = ("encoder-decoder", "page", "patches", "features-to-text", "waveform-to-text")
 POSITIONS = (  # in names of parameters
     *("relative", "rel_pos", "position_bias", "rel_embeddings", "linear_pos", "pos_bias", "distance_embedding"),
-    *("rel_attn.r", "seg_embed", "relative_k_proj", "bias_u", "bias_v", "pe_k"),
+    *("rel_attn.r", "seg_embed", "relative_k_proj", "bias_u", "bias_v", "pe_k", "r_kernel", "r_r_bias"),
 )
 
 
@@ -174,6 +174,11 @@ SPEECHT5 = {
     **dict.fromkeys(("encoder_layerdrop", "decoder_layerdrop", "mask_feature_prob"), 0.0),
     **{"encoder_max_relative_position": 6, "decoder_start_token_id": 2, "pad_token_id": 1, "max_text_positions": 40},
 }
+FUNNEL = {
+    **{"vocab_size": 60, "block_sizes": [1, 2, 1], "block_repeats": [1, 1, 2], "num_decoder_layers": 1},
+    **{"d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 40, "initializer_range": 0.3, "initializer_std": 0.3},
+    **dict.fromkeys(("hidden_dropout", "attention_dropout", "activation_dropout"), 0.0),
+}
 XLNET = {
     **{"vocab_size": 60, "d_model": 36, "n_layer": 2, "n_head": 6, "d_inner": 40, "initializer_range": 0.3},
     **{"dropout": 0.0, "summary_last_dropout": 0.0},
@@ -254,6 +259,14 @@ TINY = {
     "falcon-multi-query": Tiny("FalconConfig", "FalconForCausalLM", {**FALCON, "multi_query": True}, "decoder"),
     "xlnet": Tiny("XLNetConfig", "XLNetModel", XLNET, "segments"),
     "xlnet-causal": Tiny("XLNetConfig", "XLNetLMHeadModel", {**XLNET, "attn_type": "uni"}, "segments"),
+    "funnel": Tiny("FunnelConfig", "FunnelModel", FUNNEL, "segments"),
+    "funnel-pooled-together": Tiny(
+        "FunnelConfig",
+        "FunnelModel",
+        {**FUNNEL, "separate_cls": False, "truncate_seq": False, "pool_q_only": False},
+        "segments",
+    ),
+    "funnel-factorized": Tiny("FunnelConfig", "FunnelModel", {**FUNNEL, "attention_type": "factorized"}, "segments"),
     "bert": Tiny("BertConfig", "BertForMaskedLM", ENCODER),
     "bert-decoder": Tiny("BertConfig", "BertLMHeadModel", {**ENCODER, "is_decoder": True}, "decoder"),
     "roberta": Tiny("RobertaConfig", "RobertaForMaskedLM", ENCODER),
