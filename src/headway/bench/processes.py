@@ -305,17 +305,17 @@ def _serve(setting: _Setting, connection: Connection) -> None:
         while True:
             request = connection.recv()
             try:
-                found = answer(*request)
+                answered = answer(*request)
             except Exception as error:
-                found = _failure(error)
+                answered = _failure(error)
             with contextlib.suppress(OSError):  # a full disk must not change the answer
                 sys.stdout.flush()
                 sys.stderr.flush()
-            connection.send(found)
+            connection.send(answered)
 
 
 def _failure(error: Exception) -> _Failure:
-    """An error as it can be sent, with the traceback as a note."""
+    """Return an error in a form that can be pickled, with its traceback as a note."""
     error.add_note(f"In worker process {os.getpid()}:\n{traceback.format_exc()}")
     try:
         pickle.loads(pickle.dumps(error))

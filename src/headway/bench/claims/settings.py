@@ -68,7 +68,7 @@ class Setting:
 
     @property
     def has_parameters(self) -> bool:
-        """Whether any of the encodings has numbers that are trained."""
+        """Return whether any of the encodings has parameters."""
         return _has_parameters(self.encoding.name)
 
     def __str__(self) -> str:

@@ -65,7 +65,7 @@ class Corpus:
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
-        """Every word that can occur, where that is known: in the built-in language."""
+        """Return every word that can occur, if that is known, as in the built-in language; else nothing."""
         if self.source.split(":")[0] != "builtin":
             return ()
         name = _builtin_parts(self.source)[2]

@@ -167,7 +167,7 @@ class Split:
 
     @property
     def labelled(self) -> Sequence[Example] | Sequence[Question]:
-        """The examples that have a label or an answer."""
+        """Return the examples that have a label or an answer."""
         return [each for each in self.examples if _is_labelled(each)]  # type: ignore[return-value]
 
     def described(self) -> dict[str, object]:

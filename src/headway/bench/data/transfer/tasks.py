@@ -58,7 +58,7 @@ class TaskData:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The splits that are read: MNLI's dev is dev_matched and dev_mismatched."""
+        """Return the splits that are read: MNLI's dev is dev_matched and dev_mismatched."""
         return self.task.parts(self.split)
 
 

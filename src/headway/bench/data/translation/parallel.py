@@ -69,7 +69,7 @@ class ParallelText:
 
     @property
     def parts(self) -> list[tuple[str, str | None]]:
-        """The sources that make up the corpus, each with its target where that is a file of its own."""
+        """Return the sources of the corpus, each with its target if that is a file of its own."""
         sources = split_names(self.source)
         targets: list[str] | list[None] = [None] * len(sources) if self.target is None else split_names(self.target)
         if len(sources) != len(targets):
@@ -81,13 +81,13 @@ class ParallelText:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files to read; those of the Hub and of the built-in language are not among them."""
+        """Return the files to read; the Hub and the built-in language have none."""
         names = [name for source, target in self.parts for name in (source, target) if name is not None]
         return tuple(Path(name) for name in names if not name.startswith(REMOTE) and not self.is_builtin)
 
     @property
     def vocabularies(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Every word that can occur on either side, where that is known: in the built-in language."""
+        """Return every word that can occur on either side, if known, as in the built-in language; else nothing."""
         return parse_builtin(self.source).vocabularies if self.is_builtin else ((), ())
 
     def fingerprint(self) -> list[Any]:

@@ -96,13 +96,13 @@ class Text:
 
     @property
     def trained_kind(self) -> str:
-        """The kind of tokenizer to train."""
+        """Return the kind of tokenizer to train."""
         builtin = all(without_language(source).split(":")[0] == "builtin" for source in self.corpus)
         return self.kind or ("word" if builtin else "wordpiece")
 
 
 def without_language(source: str) -> str:
-    """SOURCE of LANGUAGE=SOURCE."""
+    """Return SOURCE of LANGUAGE=SOURCE, or a source without a language as it is."""
     return source[len(found[0]) :] if (found := LANGUAGE.match(source)) else source
 
 
@@ -125,11 +125,11 @@ class PretrainConfig:
         self.model.config(length=self.text.length if self.text.data is None else 1)  # data has its own length
 
     def resolved(self, device: str) -> PretrainConfig:
-        """The same, with what depends on the kind of device filled in."""
+        """Return the configuration with the defaults of a kind of device filled in."""
         return replace(self, optimisation=self.optimisation.resolved(device))
 
     @property
     def default_folder(self) -> str:
-        """The run's folder unless another is named; its name has a hash of all settings that change what is learned."""
+        """Return the folder of a run for which none is named; it ends with a hash of what changes the model."""
         matters = {name: value for name, value in flat(settings(self)).items() if name not in FREE}
         return f"runs/pretrain-{self.model.preset}-{self.model.choice.name}-{config_hash(matters)}"

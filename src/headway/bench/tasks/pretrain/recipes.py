@@ -9,7 +9,7 @@ from headway.bench.tasks.training.settings import Intervals, Optimisation
 
 
 def quick() -> PretrainConfig:
-    """Two layers on the built-in language: two or three minutes on a laptop. The rates are ours."""
+    """Return two layers on the built-in language: two or three minutes on a laptop. The rates are ours."""
     return PretrainConfig(
         model=EncoderChoice(preset="tiny"),
         text=Text(corpus=("builtin:20000",), length=64, validation=0.05),
@@ -19,7 +19,7 @@ def quick() -> PretrainConfig:
 
 
 def small() -> PretrainConfig:
-    """BERT-small on a text of your own: some hours on one GPU. The rates are ours, for a batch of 256."""
+    """Return BERT-small on a text of your own: some hours on one GPU. The rates are ours, for a batch of 256."""
     return PretrainConfig(
         model=EncoderChoice(preset="bert-small"),
         text=Text(length=128),
@@ -29,7 +29,7 @@ def small() -> PretrainConfig:
 
 
 def paper() -> PretrainConfig:
-    """BERT-base as the DIET paper pretrains it in English.
+    """Return BERT-base as the DIET paper pretrains it in English.
 
     Paper:    Chen et al. (2021b), App. A and Table 7: 500K steps of 4096 sequences of 128 tokens, learning rate 0.0018,
               warm-up 0.025, a checkpoint every 20K steps, masked words only; Sec. 4.1: WordPiece
@@ -46,7 +46,7 @@ def paper() -> PretrainConfig:
 
 
 def paper_multilingual() -> PretrainConfig:
-    """BERT-base as the DIET paper pretrains it in 100 languages; give the languages as corpora.
+    """Return BERT-base as the DIET paper pretrains it in 100 languages, which are given as corpora.
 
     Paper:    Chen et al. (2021b), Table 7: 125K steps of 4096 sequences of 512 tokens; Sec. 4.2: 120,000 words, and
               Wikipedia in 100 languages "similar to (Lample and Conneau, 2019)"
@@ -70,7 +70,7 @@ RECIPES: dict[str, Callable[[], PretrainConfig]] = {
 
 
 def recipe(name: str) -> PretrainConfig:
-    """The configuration of a name."""
+    """Return the recipe with a name."""
     if name not in RECIPES:
         raise ValueError(f"recipe: expected one of {', '.join(RECIPES)}, got {name!r}.")
     return RECIPES[name]()

@@ -34,12 +34,12 @@ class PreparedText:
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint of tokenizer and rows."""
+        """Return the fingerprint of tokenizer and rows."""
         return self.training.shards.fingerprint
 
     @property
     def tokens_per_row(self) -> float:
-        """The mean number of tokens in a training row, without padding."""
+        """Return the mean number of tokens in a training row, without padding."""
         return self.training.tokens_per_row
 
     def parts(self, step: int, optimisation: Optimisation, rank: int, world: int) -> list[Batch]:

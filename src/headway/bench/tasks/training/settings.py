@@ -36,19 +36,19 @@ class Steps:
             raise ValueError(f"clip: expected above 0, got {self.clip}.")
 
     def rate(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
+        """Return the learning rate of a step, counted from 0."""
         raise NotImplementedError
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        """For the model's parameters; the learning rate is set at each step."""
+        """Return an optimizer of the model's parameters; the learning rate is set at each step."""
         raise NotImplementedError
 
     def less_memory_hint(self) -> str:
-        """A sentence that says how a step takes less memory."""
+        """Return a sentence that says how a step takes less memory."""
         raise NotImplementedError
 
     def resolved(self, device: str) -> Self:
-        """The same, with what depends on the kind of device filled in."""
+        """Return the settings with the defaults of a kind of device filled in."""
         gpu = device == "cuda"
         bf16, compiled = (gpu if choice is None else choice for choice in (self.bf16, self.compile))
         return replace(self, bf16=bf16, compile=compiled)
@@ -179,7 +179,7 @@ class ModelChoice:
 
     @property
     def choice(self) -> EncodingChoice:
-        """The encoding with all its options."""
+        """Return the encoding with all its options."""
         return EncodingChoice.parse(self.encoding)
 
     def config(self, *, length: int = 1, **rest: Any) -> Any:
