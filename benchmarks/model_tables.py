@@ -244,3 +244,25 @@ def _over(seconds: dict[str, list[float]], row: str, base: str) -> float | None:
 
 def _cell(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
+
+
+def fused_on_cpu() -> str:
+    """Write the times of fused models beside the best of transformers."""
+    from benchmarks.fuse import MODES, summary
+
+    record = newest("fuse")
+    environment, cases = record["environment"], record["cases"]
+    head = [f"{mode}: {what}" for mode in MODES for what in ("best of transformers, ms", "fused, ms", "times as fast")]
+    lines = ["| model, batch | " + " | ".join(head) + " |", "|---" * (len(head) + 1) + "|"]
+    for name, case in cases.items():
+        cells = [cell for mode in MODES for cell in summary(case[mode])]
+        lines.append(f"| {name}, {case['batch']} × {case['length']} | " + " | ".join(cells) + " |")
+    lines.append("")
+    lines.append(
+        f"CPU, {environment['threads']} threads of {environment['processor']}, torch {environment['torch']}, "
+        f"transformers {environment['transformers']}, float32, {environment['date']}, "
+        f"load {environment['load_before']:.1f} before the run; medians, and ratios of rows that take turns with their "
+        f"20 and 80 % quantiles; raw numbers in "
+        f"[{record['path']}](../{record['path']})."
+    )
+    return "\n".join(lines)

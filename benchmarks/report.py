@@ -17,6 +17,7 @@ from benchmarks.model_tables import (
     ROOT,
     cost_on_cpu,
     draw_costs,
+    fused_on_cpu,
     newest,
     pretraining,
     pretraining_over_none,
@@ -127,6 +128,7 @@ def claims() -> str:
 
 TABLES = {
     "cpu_attention": cpu_attention,
+    "fused_on_cpu": fused_on_cpu,
     "attention": attention,
     "attention_from_python": attention_from_python,
     "attention_ratios": attention_ratios,
@@ -154,7 +156,7 @@ TABLES = {
     "papers_grid": papers_grid,
     "claims": claims,
 }
-PAGES = ("README.md", "docs/cpu.md", "docs/gpu.md", "docs/results.md", "docs/claims.md")
+PAGES = ("README.md", "docs/cpu.md", "docs/gpu.md", "docs/fuse.md", "docs/results.md", "docs/claims.md")
 PICTURES: dict[str, Callable[[], bytes]] = {
     "docs/pictures/cost.svg": draw_costs,
     "docs/pictures/attention.svg": lambda: draw_attention(newest("attention")),
