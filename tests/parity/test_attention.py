@@ -119,7 +119,7 @@ def test_backends_agree(monkeypatch, kind, masking, kv_heads):
     expected = results(inputs, parts, upstream, backend="eager", **options)
     assert all(torch.isfinite(t).all() for t in expected)
     backends = [name for name in FAST if can_run(name, inputs, parts)]
-    assert "blockwise" in backends or "products" in kind
+    assert "blockwise" in backends
     assert ("sdpa" in backends) == (parts[1] is None)
     for backend in backends:
         for tile in TILES if backend == "blockwise" else ["whole"]:

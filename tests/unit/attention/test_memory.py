@@ -31,12 +31,18 @@ def learned(*shape):
     return torch.randn(*shape, requires_grad=True)
 
 
+def products(n, of_keys=False):
+    return hw.RelativeProducts.clipped(learned(1, H, n, D), learned(H, 33, D), n, n, left=16, of_keys=of_keys)
+
+
 KINDS = {
     "none": lambda n: (None, None),
     "toeplitz": lambda n: (hw.Toeplitz(learned(1, H, 2 * n - 1)), None),
     "low rank": lambda n: (hw.LowRank(learned(1, H, n, 4), learned(1, H, n, 4)), None),
     "segments": lambda n: (hw.SegmentTable(learned(H, 2, 2), *[torch.randint(2, (1, n))] * 2), None),
     "relative keys": lambda n: (hw.RelativeKeys(learned(H, 33, D)), None),
+    "products of queries": lambda n: (products(n), None),
+    "products of keys": lambda n: (products(n, of_keys=True), None),
     "relative values": lambda n: (None, hw.RelativeValues(learned(H, 33, D))),
 }
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from headway.attention.blockwise import op
-from headway.attention.blockwise.terms import SCORE_TERMS, VALUE_TERMS
+from headway.attention.blockwise.terms import OF_KEYS, SCORE_TERMS, VALUE_TERMS
 from headway.attention.request import Request
-from headway.bias import RelativeKeys, RelativeValues, SegmentTable, Structured
+from headway.bias import RelativeKeys, RelativeProducts, RelativeValues, SegmentTable, Structured
 
 __all__ = ["forward", "why_not"]
 
@@ -23,7 +23,7 @@ def why_not(request: Request) -> str | None:
         return f"its loops pay on the CPU only, and q is on {request.q.device.type}"
     if request.has_tangent or request.is_transformed:
         return "it knows the backward pass alone, and another kind of derivative is asked for"
-    for part, known in ((request.bias, {*SCORE_TERMS, "SegmentTable"}), (request.value_bias, VALUE_TERMS)):
+    for part, known in ((request.bias, {*SCORE_TERMS, "SegmentTable"} - {OF_KEYS}), (request.value_bias, VALUE_TERMS)):
         for term in () if part is None else part.terms:
             if type(term).__name__ not in known:
                 return f"it has no loop for {type(term).__name__}, only for {', '.join(sorted(known))}"
@@ -66,7 +66,8 @@ def _flat(request: Request) -> tuple[str, list[Tensor], list[int]]:
     for term in terms:
         if isinstance(term, SegmentTable):
             term = term.as_low_rank()
-        kinds.append(type(term).__name__)
+        of_keys = isinstance(term, RelativeProducts) and term.of_keys
+        kinds.append(OF_KEYS if of_keys else type(term).__name__)
         tensors.extend(term.tensors.values())
         starts.append(term.q_start if isinstance(term, RelativeKeys | RelativeValues) else 0)
     return ",".join(kinds), tensors, starts

@@ -128,6 +128,7 @@ def blockwise_backward(
         if learned:
             given = iter(tensors)
             for term in work.all_terms:
+                term.finish()
                 for total in term.grads:
                     original = next(given)
                     grads.append(original.new_empty(0) if total is None else total.to(original.dtype))
@@ -203,7 +204,7 @@ class _Work:
         else:
             torch.baddbmm(flat, _flat(q_tile), self.keys(self.k, block).mT, beta=0, alpha=self.scale, out=flat)
         for term in self.score_terms:
-            s += term.load(q_tile, block)
+            term.add_to(s, q_tile, block)
         if not masking.empty:
             allowed = masking.tile(block.b0, block.b1, block.i0, block.i1, block.j0, block.j1, s.device)
             assert allowed is not None

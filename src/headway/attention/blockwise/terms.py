@@ -7,10 +7,16 @@ the diagonals of a gradient's tile into columns.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+
+OF_KEYS = "RelativeProducts of keys"  # which are a kind of their own here
+KEYS = 64  # keys whose products with offsets are made at once: of fewer, a product is small; of more, it has more waste
 
 
 class Sizes(NamedTuple):
@@ -101,12 +107,19 @@ class Term:
     def load(self, q: Tensor, block: Block) -> Tensor:  # q (b, h, m, D) -> (b|1, h|1, m, w)
         raise NotImplementedError
 
+    def add_to(self, scores: Tensor, q: Tensor, block: Block) -> None:
+        """Add the tile to the scores, (b, h, m, w), in place."""
+        scores += self.load(q, block)
+
     def reduce(self, ds: Tensor, columns: Tensor, q: Tensor, block: Block) -> Tensor | None:
         """Add to the gradients; return the gradient of q, (b, h, m, D), where the term meets q.
 
         ds is (b, h, m, w); columns is the same with diagonals as columns, (b, h, m, m + w - 1).
         """
         raise NotImplementedError
+
+    def finish(self) -> None:
+        """Complete the gradients after the last block."""
 
 
 class DenseTerm(Term):
@@ -157,6 +170,107 @@ class LowRankTerm(Term):
             (d_right, ds.transpose(-1, -2) @ left, slice(block.j0, block.j1)),
         ):
             share(total, block)[..., span, :].add_(reduced(grad, total.shape[0], total.shape[1]))
+
+
+class ProductTerm(Term):
+    """RelativeProducts of queries: the block's vectors times those of all offsets of its tile, read skewed.
+
+    The rows of the table are looked up once, so that there is a vector for each offset, (H|1, Lq + Lk - 1, W). A
+    product with all of them is cheaper than one with the rows of the table and a look-up for each score.
+    """
+
+    def __init__(self, tensors: list[Tensor], start: int, scale: float, dtype: torch.dtype, sizes: Sizes) -> None:
+        super().__init__(tensors, start, scale, dtype, sizes)
+        vectors, table, rows = self.tensors
+        self.vectors = vectors.contiguous()
+        self.rows = torch.where(rows < 0, table.shape[1], rows.long())  # -1 is a row of zeros behind the others
+        self.of_offsets = pad(table, (0, 0, 0, 1)).index_select(1, self.rows)
+        self.d_of_offsets = self.of_offsets.new_empty(0)
+        self.memory = self.vectors.new_empty(0)
+
+    def track(self) -> None:
+        super().track()
+        self.d_of_offsets = torch.zeros_like(self.of_offsets)
+
+    def finish(self) -> None:
+        total = self.grads[1]
+        assert total is not None
+        total.copy_(pad(total, (0, 0, 0, 1)).index_add_(1, self.rows, self.d_of_offsets)[:, :-1])
+
+    def load(self, q: Tensor, block: Block) -> Tensor:
+        vectors, of_offsets = self._factors(block, slice(block.i0, block.i1), self._offsets(block))
+        return skewed(self._product(vectors, of_offsets), 0, block.rows, block.columns)
+
+    def reduce(self, ds: Tensor, columns: Tensor, q: Tensor, block: Block) -> None:
+        self._add_grads(columns, block, slice(block.i0, block.i1), self._offsets(block))
+
+    def _offsets(self, block: Block) -> slice:
+        first = block.j0 - (block.i1 - 1) + self.sizes.q_len - 1  # index of the tile's least offset
+        return slice(first, first + block.rows + block.columns - 1)
+
+    def _factors(self, block: Block, own: slice, offsets: slice) -> tuple[Tensor, Tensor]:
+        """Vectors (b|1, h|1, m, W) and vectors of offsets (h|1, n, W), of as many heads."""
+        vectors, of_offsets = share(self.vectors, block)[:, :, own], own_heads(self.of_offsets, block)[:, offsets]
+        heads = max(vectors.shape[1], of_offsets.shape[0])
+        return vectors.expand(-1, heads, -1, -1), of_offsets.expand(heads, -1, -1)
+
+    def _memory(self, *shape: int) -> Tensor:
+        """Memory that the next tile reuses."""
+        if self.memory.numel() < math.prod(shape):
+            self.memory = self.vectors.new_empty(math.prod(shape))
+        return self.memory[: math.prod(shape)].view(shape)
+
+    def _product(self, vectors: Tensor, of_offsets: Tensor) -> Tensor:  # (b|1, h|1, m, n)
+        products = self._memory(*vectors.shape[:3], of_offsets.shape[1])
+        for of_sequence, product in zip(vectors, products, strict=True):
+            torch.bmm(of_sequence, of_offsets.mT, out=product)
+        return products
+
+    def _add_grads(self, grad: Tensor, block: Block, own: slice, offsets: slice) -> None:
+        """Add to the gradients of vectors and of those of offsets, from that of their product, (b, h, m, n)."""
+        total = self.grads[0]
+        assert total is not None
+        vectors, of_offsets = self._factors(block, own, offsets)
+        grad = reduced(grad, vectors.shape[0], vectors.shape[1])
+        d_vectors, d_of_offsets = share(total, block)[:, :, own], own_heads(self.d_of_offsets, block)[:, offsets]
+        for n, product in enumerate(grad):
+            d_vectors[n] += reduced(torch.bmm(product, of_offsets)[None], 1, d_vectors.shape[1])[0]
+            d_of_offsets += reduced(torch.bmm(product.mT, vectors[n])[None], 1, d_of_offsets.shape[0])[0]
+
+
+class KeyProductTerm(ProductTerm):
+    """RelativeProducts of keys: the same with keys as rows and queries as columns, for some keys at a time.
+
+    Seen from a key, the greatest offset comes first. All keys at once would be multiplied with every offset of the
+    tile, of which each needs as many as there are queries.
+    """
+
+    def __init__(self, tensors: list[Tensor], start: int, scale: float, dtype: torch.dtype, sizes: Sizes) -> None:
+        vectors, table, rows = tensors
+        super().__init__([vectors, table, rows.flip(0)], start, scale, dtype, sizes)
+
+    def add_to(self, scores: Tensor, q: Tensor, block: Block) -> None:
+        for keys, offsets in self._parts(block):
+            product = self._product(*self._factors(block, keys, offsets))
+            tile = skewed(product, 0, keys.stop - keys.start, block.rows)  # (b|1, h|1, keys, m)
+            scores[..., keys.start - block.j0 : keys.stop - block.j0] += tile.mT
+
+    def reduce(self, ds: Tensor, columns: Tensor, q: Tensor, block: Block) -> None:
+        batch, heads = self._factors(block, slice(0, 1), slice(0, 1))[0].shape[:2]
+        ds = reduced(ds, batch, heads)
+        for keys, offsets in self._parts(block):
+            count = keys.stop - keys.start
+            grad = self._memory(batch, heads, count, offsets.stop - offsets.start).zero_()
+            skewed(grad, 0, count, block.rows).copy_(ds[..., keys.start - block.j0 : keys.stop - block.j0].mT)
+            self._add_grads(grad, block, keys, offsets)
+
+    def _parts(self, block: Block) -> Iterator[tuple[slice, slice]]:
+        """Return some keys after others, and the offsets at which the block's queries see them."""
+        k_len = self.vectors.shape[2]
+        for start in range(block.j0, block.j1, KEYS):
+            stop = min(start + KEYS, block.j1)
+            first = k_len - stop + block.i0  # where the greatest offset, stop - 1 - i0, stands
+            yield slice(start, stop), slice(first, first + block.rows + stop - start - 1)
 
 
 class Lookup(Term):
@@ -254,6 +368,8 @@ SCORE_TERMS: dict[str, tuple[type[Term], int]] = {  # kind -> its class here and
     "Toeplitz": (ToeplitzTerm, 1),
     "LowRank": (LowRankTerm, 2),
     "RelativeKeys": (OffsetTerm, 1),
+    "RelativeProducts": (ProductTerm, 3),
+    OF_KEYS: (KeyProductTerm, 3),
     "EdgeKeys": (LabelTerm, 2),
 }
 VALUE_TERMS: dict[str, tuple[type[Lookup], int]] = {"RelativeValues": (OffsetTerm, 1), "EdgeValues": (LabelTerm, 2)}
