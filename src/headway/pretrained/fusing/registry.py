@@ -12,6 +12,7 @@ from headway.pretrained.fusing.families import (
     deberta,
     encoders,
     funnel,
+    inkling,
     layoutlm,
     longt5,
     mpnet,
@@ -31,6 +32,7 @@ _FILES = (
     alibi,
     xlnet,
     funnel,
+    inkling,
     conformers,
     speecht5,
     encoders,
@@ -38,9 +40,7 @@ _FILES = (
 )
 FAMILIES: dict[str, Family] = {model: family for file in _FILES for family in file.FAMILIES for model in family.models}
 
-_RELATIVE = "its scores are products of queries or keys with a table of offsets, which no structure of headway has yet"
 REFUSED: dict[str, str] = {
-    "inkling": _RELATIVE,
     **dict.fromkeys(("longformer", "led", "big_bird"), "its attention is sparse, with tokens that all others see"),
     "nystromformer": "it approximates attention by landmarks",
     "mra": "it approximates attention in blocks of several resolutions",

@@ -31,7 +31,7 @@ T5_SIZES = {
 ENCODER_DECODER = ("encoder-decoder", "page", "patches", "features-to-text", "waveform-to-text")
 POSITIONS = (  # in names of parameters
     *("relative", "rel_pos", "position_bias", "rel_embeddings", "linear_pos", "pos_bias", "distance_embedding"),
-    *("rel_attn.r", "seg_embed", "relative_k_proj", "bias_u", "bias_v", "pe_k", "r_kernel", "r_r_bias"),
+    *("rel_attn.r", "seg_embed", "relative_k_proj", "bias_u", "bias_v", "pe_k", "r_kernel", "r_r_bias", "rel_logits"),
 )
 
 
@@ -179,6 +179,13 @@ FUNNEL = {
     **{"d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 40, "initializer_range": 0.3, "initializer_std": 0.3},
     **dict.fromkeys(("hidden_dropout", "attention_dropout", "activation_dropout"), 0.0),
 }
+INKLING = {
+    **{"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "layer_types": ["hybrid", "hybrid_sliding"]},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "rel_extent": 6, "d_rel": 4},
+    **{"swa_num_attention_heads": 6, "swa_num_key_value_heads": 3, "swa_head_dim": 8, "sliding_window_size": 5},
+    "intermediate_size": 40,
+    **{"mlp_layer_types": ["dense", "dense"], "initializer_range": 0.3, "pad_token_id": 0, "log_scaling_n_floor": 4},
+}
 XLNET = {
     **{"vocab_size": 60, "d_model": 36, "n_layer": 2, "n_head": 6, "d_inner": 40, "initializer_range": 0.3},
     **{"dropout": 0.0, "summary_last_dropout": 0.0},
@@ -267,6 +274,17 @@ TINY = {
         "segments",
     ),
     "funnel-factorized": Tiny("FunnelConfig", "FunnelModel", {**FUNNEL, "attention_type": "factorized"}, "segments"),
+    "inkling": Tiny(
+        "InklingConfig",
+        "InklingForConditionalGeneration",
+        {
+            "text_config": INKLING,
+            "audio_config": {"n_mel_bins": 4, "mel_vocab_size": 4, "text_hidden_size": 32},
+            "vision_config": {"hidden_size": 8, "num_hidden_layers": 2, "text_hidden_size": 32, "patch_size": 4},
+        },
+        "decoder",
+    ),
+    "inkling_text": Tiny("InklingTextConfig", "InklingForCausalLM", INKLING, "decoder"),
     "bert": Tiny("BertConfig", "BertForMaskedLM", ENCODER),
     "bert-decoder": Tiny("BertConfig", "BertLMHeadModel", {**ENCODER, "is_decoder": True}, "decoder"),
     "roberta": Tiny("RobertaConfig", "RobertaForMaskedLM", ENCODER),

@@ -57,6 +57,8 @@ def test_generation_token_by_token(name, padding, cache):
         pytest.skip("its adapter expects padding on the right, and mixes chunks of padding alone into its frames")
     if cache == "static" and name.startswith("falcon"):
         pytest.skip("transformers cannot do that: its ALiBi takes no mask with four axes")
+    if cache == "static" and name.startswith("inkling"):
+        pytest.skip("transformers cannot do that: the mask of a layer with a sliding window is as long as the cache")
     if name == "pop2piano":
         pytest.skip("its generate takes audio; its classes are T5's")
     asked = {"use_cache": cache != "none", "max_new_tokens": 8, "do_sample": False}
