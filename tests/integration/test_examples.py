@@ -19,6 +19,7 @@ SAYS = {  # example -> options that keep it short, and a line of what it prints
     "analyse_a_model": ([], "head 0 looks at offset -1"),
     "convert_a_model": ([], "loaded again as ConvertedBertForMaskedLM: (1, 192,"),
     "fuse_a_text_encoder": ([], "vectors of fused and plain model differ by less than 1e-4: True"),
+    "fuse_a_deberta_classifier": (["--steps", "10"], "differ from the plain model's by less than 1e-3: True"),
     "fuse_a_bloom": ([], "64 tokens, the same from the fused and the plain model: True"),
     "translate_built_in": (["--steps", "8"], "50 test sentences: BLEU"),
 }
