@@ -51,7 +51,7 @@ def blockwise(
             p = s.sub_(top).exp_()
             total = p.sum(-1, keepdim=True)
             if dropout > 0:
-                p.mul_(work.keep(p))
+                p.masked_fill_(work.dropped(block), 0.0)
             out = torch.bmm(_flat(p), work.keys(work.v, block)).view(*p.shape[:3], -1)
             if work.value_terms:
                 columns = work.skew(p)
@@ -59,7 +59,7 @@ def blockwise(
                     out += term.values(p, columns, block)
             if not masking.empty:
                 total.masked_fill_(total == 0, torch.inf)
-            torch.div(out, total, out=work.rows(output, block))
+            torch.div(out, total * (1 - dropout), out=work.rows(output, block))
             torch.add(top, total.log_(), out=work.rows(logsum, block))
         rounded = output.to(q.dtype)
         rest = output.new_empty(0) if rounded is output else (output - rounded).to(q.dtype)
@@ -97,6 +97,7 @@ def blockwise_backward(
         g = grad.to(work.q.dtype).contiguous()
         exact = output.to(g.dtype) + rest if rest.numel() > 0 else output
         delta = (g * exact).sum(-1, keepdim=True)
+        g = g / (1 - dropout) if dropout > 0 else g  # as the weights that dropout keeps
         dq, dk, dv = (torch.zeros_like(t) for t in (work.q, work.k, work.v))
         for block in work.blocks(masking):
             q_tile, g_tile = work.rows(work.q, block), work.rows(g, block)
@@ -105,12 +106,12 @@ def blockwise_backward(
             torch.bmm(_flat(g_tile), work.keys(work.v, block).mT, out=_flat(ds))  # dp, for now
             for value_term in work.value_terms:
                 ds += value_term.weight_grad(g_tile, block)
-            dropped = p
+            kept = p
             if dropout > 0:
-                keep = work.keep(p)
-                dropped = p * keep
-                ds *= keep
-            work.keys(dv, block).baddbmm_(_flat(dropped).mT, _flat(g_tile))
+                dropped = work.dropped(block)
+                kept = p.masked_fill(dropped, 0.0)
+                ds.masked_fill_(dropped, 0.0)
+            work.keys(dv, block).baddbmm_(_flat(kept).mT, _flat(g_tile))
             ds.sub_(work.rows(delta, block)).mul_(p)
             work.keys(dk, block).baddbmm_(_flat(ds).mT, _flat(q_tile), alpha=scale)
             dq_tile = torch.bmm(_flat(ds), work.keys(work.k, block)).mul_(scale).view(*q_tile.shape)
@@ -121,9 +122,9 @@ def blockwise_backward(
                     dq_tile += met
             work.rows(dq, block).copy_(dq_tile)
             if learned and work.value_terms:
-                columns = work.skew(dropped)
+                columns = work.skew(kept)
                 for value_term in work.value_terms:
-                    value_term.reduce_values(dropped, columns, g_tile, block)
+                    value_term.reduce_values(kept, columns, g_tile, block)
         grads = [dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)]
         if learned:
             given = iter(tensors)
@@ -153,8 +154,10 @@ class _Work:
         dtype = torch.promote_types(q.dtype, torch.float32)
         self.q, self.k, self.v = (t.to(dtype).contiguous() for t in (q, k, v))
         self.scale, self.dropout = scale, dropout
-        self.generator = None if seed is None else torch.Generator().manual_seed(int(seed))
         batch, heads, q_len, _ = q.shape
+        if seed is not None:
+            numbers = _odd_numbers((batch, heads, q_len + k.shape[2]), seed)
+            self.of_queries, self.of_keys = numbers[:, :, :q_len, None], numbers[:, :, None, q_len:]
         self.block_rows = min(BLOCK_Q, q_len)
         room = max(1, TILE // (self.block_rows * k.shape[2]))  # heads that fit into one tile
         self.heads = heads if room >= heads else max(h for h in range(1, room + 1) if heads % h == 0)
@@ -231,10 +234,15 @@ class _Work:
         self.skewed_tile(tile.shape).copy_(tile)
         return self.skewed_columns(tile.shape)
 
-    def keep(self, like: Tensor) -> Tensor:
-        """Which weights dropout keeps, scaled; the same in both passes, because the blocks come in the same order."""
-        kept = torch.empty(like.shape, dtype=like.dtype).bernoulli_(1 - self.dropout, generator=self.generator)
-        return kept.div_(1 - self.dropout)
+    def dropped(self, block: Block) -> Tensor:
+        """Which weights of the tile are dropped, (b, h, m, w); the same in both passes.
+
+        A weight's chance is the product of its query's and its key's number, modulo 2^32: to draw a number for each
+        weight takes longer than all the rest. Any two weights are dropped independently of one another.
+        """
+        of_keys = self.of_keys[block.b0 : block.b1, block.h0 : block.h1, :, block.j0 : block.j1]
+        chances = self.rows(self.of_queries, block) * of_keys
+        return chances < min(round(self.dropout * 2**32) - 2**31, 2**31 - 1)
 
     def rows(self, t: Tensor, block: Block) -> Tensor:
         """The block's queries, (b, h, m, ...)."""
@@ -249,6 +257,12 @@ def _flat(t: Tensor) -> Tensor:
     """(b, h, m, D) to (b * h, m, D) without a copy: a block has all heads, or one sequence."""
     step = t.stride(1) if t.shape[1] > 1 else t.stride(0)
     return t.as_strided((t.shape[0] * t.shape[1], *t.shape[2:]), (step, *t.stride()[2:]), t.storage_offset())
+
+
+def _odd_numbers(shape: tuple[int, ...], seed: Tensor) -> Tensor:
+    """Draw an odd int32 for each query and each key of each head."""
+    generator = torch.Generator().manual_seed(int(seed))
+    return torch.randint(-(2**31), 2**31, shape, dtype=torch.int32, generator=generator) | 1
 
 
 def _masking(
