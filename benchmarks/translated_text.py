@@ -73,7 +73,7 @@ def translation_europarl() -> str:
 
 def shaw_ablations() -> str:
     """Write Shaw's Tables 2 and 3 at this size: BLEU of dev for each row, beside the paper's figures."""
-    from headway.bench.study.plans.translation_tables import CLIPS, PARTS
+    from headway.bench.study.plans.shaw_tables import CLIPS, PARTS
 
     names = {(True, True): "keys and values", (True, False): "keys", (False, True): "values"}
     tables = (

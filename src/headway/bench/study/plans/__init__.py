@@ -23,9 +23,10 @@ from headway.bench.study.plans.scalar_tables import (
     scalar_translation,
     scalar_xtreme,
 )
+from headway.bench.study.plans.shaw_tables import shaw_clip, shaw_parts, shaw_translation
 from headway.bench.study.plans.tisa_models import tisa_models
 from headway.bench.study.plans.tisa_tables import tisa_alone, tisa_beside
-from headway.bench.study.plans.translation_tables import shaw_clip, shaw_parts, shaw_translation, translation
+from headway.bench.study.plans.translation_tables import translation
 from headway.bench.study.plans.xtreme_tables import long_range, xtreme, xtreme_ablation
 
 PLANS: dict[str, Callable[[str, str | None], Plan]] = {
