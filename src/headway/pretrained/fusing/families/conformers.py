@@ -11,34 +11,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.bias import Bias, RelativeKeys, Toeplitz
+from headway.bias import Bias, RelativeKeys, RelativeProducts
 from headway.pretrained.fusing.families.encoders import NO_BIAS
 from headway.pretrained.fusing.family import Family, Fused, Taken
 from headway.pretrained.fusing.interface import run, split_heads
 from headway.running import may_read
 
-TRANSFORMER_XL = "RelativeKeys and Toeplitz: (q + u).k + (q + v).r as in Transformer-XL"
+TRANSFORMER_XL = "RelativeProducts: (q + v).r as in Transformer-XL"
 CLIPPED = "RelativeKeys: clipped at a reach of its own on either side"
 ROTATED = "no bias; q and k are rotated"
 
 
 def transformer_xl(
     q: Tensor,  # (B, H, Lq, D)
-    table: Tensor,  # (H, Lq + Lk - 1, D), a vector for each offset; the last query is at the last key
+    table: Tensor,  # (H, Lq + Lk - 1, D), a vector for each offset, the least first
     content_bias: Tensor,  # (H, D), u
     position_bias: Tensor,  # (H, D), v
     scale: float,
 ) -> tuple[Tensor, Bias]:
-    """Return the query and the bias that give the scores scale * ((q + u) . k_j + (q + v) . table[j - i]).
-
-    RelativeKeys multiplies the table with the query, which is q + u; (v - u) . table depends on the offset alone.
-    """
-    missing = (table * (position_bias - content_bias)[:, None]).sum(-1) * scale
-    before = table.shape[1] + 1 - 2 * q.shape[2]  # keys before the first query
-    # RelativeKeys has as many offsets to the right as to the left; those that are added here belong to no pair.
-    keys = RelativeKeys(torch.nn.functional.pad(table, (0, 0, 0, before)) if before else table, before)
+    """Return the query and the bias that give the scores scale * ((q + u) . k_j + (q + v) . table[j - i])."""
     # Under autocast the parameters have more digits than q, which attention wants like k.
-    return (q + content_bias[:, None]).to(q.dtype), keys + Toeplitz(missing[None])
+    content = (q + content_bias[:, None]).to(q.dtype)
+    vectors = ((q + position_bias[:, None]) * scale).to(q.dtype)
+    return content, RelativeProducts.of_every_offset(vectors, table.to(q.dtype))
 
 
 def clipped_keys(

@@ -42,7 +42,7 @@ class FusedFunnelStructure(Fused):
 class FusedFunnelAttention(Fused):
     """The original's projections around headway's attention."""
 
-    STRUCTURE = "RelativeKeys, Toeplitz and LowRank; factorized: LowRank; pooled queries: Dense"
+    STRUCTURE = "RelativeProducts and LowRank; factorized: LowRank; pooled queries: Dense"
     EXPECTS = {  # noqa: RUF012
         "relative_positional_attention": ("position_embeds", "q_head", "context_len", "cls_mask"),
         "relative_token_type_attention": ("token_type_mat", "q_head", "cls_mask"),

@@ -81,7 +81,7 @@ class FusedXLNetModel(Fused):
 class FusedXLNetAttention(Fused):
     """Headway's attention between the original's projections, for either stream of queries."""
 
-    STRUCTURE = "RelativeKeys and Toeplitz as in Transformer-XL; LowRank: segments"
+    STRUCTURE = "RelativeProducts as in Transformer-XL; LowRank: segments"
     EXPECTS = {  # noqa: RUF012
         "rel_attn_core": (*("q_head", "k_head_h", "v_head_h", "k_head_r", "seg_mat", "attn_mask", "output_attentions"),)
     }
