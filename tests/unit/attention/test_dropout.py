@@ -128,3 +128,18 @@ def test_rows_that_see_nothing_stay_zero(backend):
     assert all(
         (grad[0] == 0).all() and torch.isfinite(grad).all() for grad in torch.autograd.grad(output.sum(), [q, k, v])
     )
+
+
+def test_rows_and_columns_of_the_blockwise_loops_drop_independently():
+    n = 1024
+    q, k = torch.zeros(1, 1, n, D), torch.zeros(1, 1, n, D)
+    identity = torch.eye(n).expand(1, 1, n, n)
+    weights = hw.attention(q, k, identity, dropout=P, backend="blockwise")[0, 0]
+    standard = ((weights > 0).double() - (1 - P)) / (P * (1 - P)) ** 0.5
+    assert abs(standard.mean() * n) < 4
+    for side in (standard, standard.T):
+        assert (side.mean(1) * n**0.5).std() == pytest.approx(1, abs=0.1)
+        together = side @ side.T / n**0.5  # of two rows: a standard normal number, were they independent
+        others = together[~torch.eye(n, dtype=torch.bool)]
+        assert others.square().mean() == pytest.approx(1, abs=0.02)
+        assert others.abs().max() < 7.5
