@@ -62,18 +62,9 @@ def test_the_command_under_torchrun_follows_one_process(tmp_path, data):
     sizes = [f"--set={name}={value}" for name, value in {**TINY, **WITHOUT_DROPOUT}.items()]
     asked = (
         *("--model", "tiny", "--encoding", "diet-rel", *sizes, "--data", data, "--length", "32"),
-        *("--steps", str(STEPS), "--batch", "8", "--learning-rate", "0.01", "--warmup", "0.1"),
-        *(
-            "--log-every",
-            "4",
-            "--evaluate-every",
-            "8",
-            "--checkpoint-every",
-            "4",
-            "--cpu",
-            "--out",
-            str(tmp_path / "two"),
-        ),
+        *("--steps", str(STEPS), "--batch", "8", "--learning-rate", "0.01", "--set", "optimisation.warmup=0.1"),
+        *("--set", "intervals.log=4", "--set", "intervals.evaluate=8", "--set", "intervals.checkpoint=4"),
+        *("--cpu", "--out", str(tmp_path / "two")),
     )
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
