@@ -175,16 +175,25 @@ def pooled_deviation(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
 
 
 def simultaneous_intervals(
-    rows: Mapping[str, Sequence[float]], baseline: Sequence[float], level: float = LEVEL
+    rows: Mapping[str, Sequence[float]],
+    baseline: Sequence[float],
+    level: float = LEVEL,
+    *,
+    pooled: tuple[float, int] | None = None,
+    comparisons: int | None = None,
 ) -> dict[str, Interval]:
     """Return each row's mean minus the baseline's, with intervals that all hold together at 1 - `level`.
 
+    Args:
+        pooled: s and its degrees of freedom, where not all rows count in it.
+        comparisons: the number of rows, where some are not there yet.
+
     Formula:  mean(row) - mean(baseline) +- t s sqrt(1 / n + 1 / m)
     Symbols:  n, m -> number of values of row and baseline; s -> deviation within rows and baseline, pooled;
-              t -> Student's quantile at 1 - level / (2 rows), with the degrees of freedom of s (Bonferroni)
+              t -> Student's quantile at 1 - level / (2 comparisons), with the degrees of freedom of s (Bonferroni)
     """
-    deviation, degrees = pooled_deviation([*rows.values(), baseline])
-    quantile = _student(1 - level / (2 * max(1, len(rows))), degrees)
+    deviation, degrees = pooled or pooled_deviation([*rows.values(), baseline])
+    quantile = _student(1 - level / (2 * (comparisons or max(1, len(rows)))), degrees)
     return {
         name: Interval(
             difference=fmean(values) - fmean(baseline),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 from typing import Any
 
 from headway.bench.study.graph import Planned
 from headway.bench.study.plan import ANALYSED, Column, Plan, Row
 
+MOST_RATIO = 1.3  # of times of a step, beyond which no loss at equal time is given
 Result = Mapping[str, Any]
 Finished = Sequence[tuple[Planned, Result]]  # jobs of a row that are done, and their results
 
@@ -91,6 +93,60 @@ def _reader_by_seed(kind: str) -> Callable[[Plan, Row, Column, Finished], Cell]:
     return read
 
 
+def _read_pretraining(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
+    """Read a number of pretraining, or the tokens until the held-out loss is below that of `value`, below/LOSS.
+
+    A run whose loss never gets there has no number.
+    """
+    where, _, loss = column.value.partition("/")
+    if where != "below":
+        return _reader_by_seed("pretrain")(plan, row, column, finished)
+    values = {}
+    for planned, result in finished:
+        if planned.job.kind == "pretrain":
+            steps = [step for step, value in result["curves"]["evaluation_loss"] if value < float(loss)]
+            if steps:
+                values[str(planned.seed)] = column.scale * steps[0] * result["tokens"] / result["steps"]
+    return Cell(values=values, expected=len(plan.pretraining_seeds(row)))
+
+
+def _read_equal_time(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
+    """Read the held-out loss that a row would have after the time that the baseline takes.
+
+    Formula:  L + (L - l) / ln(T / t) ln(1 / r); nothing where |ln r| is above that of `MOST_RATIO`
+    Symbols:  L, T -> loss and tokens of the pretraining; l, t -> those of the trial whose rates were chosen;
+              r -> time of a training step over the baseline's, median over rounds
+    """
+    assert plan.cost is not None and plan.pretrain is not None
+    timing = replace(column, value=f"training/{plan.pretrain.model.preset}/{plan.pretrain.text.length}", scale=1.0)
+    rounds = _read_cost(plan, row, timing, finished).values
+    trial = next((result for planned, result in finished if planned.job.kind == "rates"), None)
+    expected = len(plan.seeds)
+    if not rounds or trial is None:
+        return Cell(expected=expected)
+    shift = -math.log(median(rounds.values()))
+    if abs(shift) > math.log(MOST_RATIO):
+        return Cell(expected=0)
+    values = {}
+    for planned, result in finished:
+        if planned.job.kind == "pretrain":
+            loss = result[column.value]
+            slope = (loss - trial["loss"]) / math.log(result["tokens"] / trial["tokens"])
+            values[str(planned.seed)] = column.scale * (loss + slope * shift)
+    return Cell(values=values, expected=expected)
+
+
+def _read_minimal_pairs(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
+    """Read the share of minimal pairs that are right: of all, or of a phenomenon."""
+    values = {
+        str(planned.seed): column.scale
+        * (result["all"] if column.value == "all" else result["phenomena"][column.value])["accuracy"]
+        for planned, result in finished
+        if planned.job.kind == "minimal-pairs"
+    }
+    return Cell(values=values, expected=len(plan.seeds))
+
+
 def _read_length(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
     """Read the loss at one length; the cell is empty if the encoding has no positions for it."""
     measured = [(each, result["losses"]) for each, result in finished if each.job.kind == "lengths"]
@@ -104,15 +160,20 @@ def _read_length(plan: Plan, row: Row, column: Column, finished: Finished) -> Ce
 
 
 def _read_cost(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
-    """Read the time over the baseline's, or steps a second, round by round; `value` is MODE[/MODEL[/steps]]."""
-    mode, model, steps = (*column.value.split("/"), "", "")[:3]
+    """Read the time over the baseline's, or steps a second, round by round; `value` is MODE[/MODEL[/steps|LENGTH]]."""
+    mode, model, last = (*column.value.split("/"), "", "")[:3]
+    steps, length = last == "steps", int(last) if last.isdecimal() else None
     baseline = str(plan.row(plan.baseline).position)
     values: dict[str, float] = {}
     expected = 1 if plan.cost is None else plan.cost.rounds
     for planned, result in finished:
         if planned.job.kind != "cost":
             continue
-        timed = {each["row"]: each[mode] for each in result["measurements"] if not model or each["model"] == model}
+        timed = {
+            each["row"]: each[mode]
+            for each in result["measurements"]
+            if (not model or each["model"] == model) and length in (None, each["length"])
+        }
         own, other = timed.get(str(row.position)), timed.get(baseline)
         if own is not None and steps:
             rates = (1 / seconds for seconds in own["seconds"])
@@ -142,7 +203,9 @@ def _read_analysis(plan: Plan, row: Row, column: Column, finished: Finished) -> 
 
 READERS: dict[str, Callable[[Plan, Row, Column, Finished], Cell]] = {
     "finetune": _read_finetuning,
-    "pretrain": _reader_by_seed("pretrain"),
+    "pretrain": _read_pretraining,
+    "equal-time": _read_equal_time,
+    "minimal-pairs": _read_minimal_pairs,
     "lengths": _read_length,
     "translate": _reader_by_seed("translate"),
     "analyse": _read_analysis,

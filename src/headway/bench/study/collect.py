@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import Any
 
 from headway.bench.judge import judge_rows
-from headway.bench.statistics import LEVEL, Summary, compare
+from headway.bench.statistics import LEVEL, Summary, compare, pooled_deviation, simultaneous_intervals
 from headway.bench.study.cells import Cell, mean_cell, read_cell
 from headway.bench.study.gains import gain_cells, gain_rows
 from headway.bench.study.graph import Planned
@@ -38,12 +38,14 @@ def collect_results(
     last = 0 if plan.pretrain is None else plan.pretrain.optimisation.steps
     checkpoints = {row.name for row in plan.rows if row.step is not None and row.step < last}
     own = [(each, result) for each, result in finished if not each.part]
+    stuck = _stuck_runs(plan, own)
     return {
         "study": {
             **{
                 name: getattr(plan, name)
                 for name in ("name", "size", "title", "paper", "notes", "choices", "baseline", "seeds")
             },
+            **({"pooled": True, "plateau": plan.plateau, "stuck": stuck} if plan.pooled else {}),
             "command": command,
             **places,
             "collected": time.strftime("%Y-%m-%d %H:%M:%S"),
@@ -54,7 +56,7 @@ def collect_results(
             *(gain_rows() if plan.gains else []),
         ],
         "columns": [asdict(column) for column in plan.columns],
-        "cells": [_describe_cells(plan, column, cells) for column in plan.columns],
+        "cells": [_describe_cells(plan, column, cells, stuck) for column in plan.columns],
         "claims": [_judge_claim(claim, plan, cells) for claim in plan.claims],
         "recipes": _recipes(plan),
         "pretraining": [
@@ -65,6 +67,7 @@ def collect_results(
         "analysis": {
             each.row: {**result, "folder": each.job.key} for each, result in own if each.job.kind == "analyse"
         },
+        **({"rates": {each.row: result for each, result in own if each.job.kind == "rates"}} if plan.rates else {}),
         "cost": next((_summarise_cost(result) for each, result in own if each.job.kind == "cost"), None),
         "baselines": _baselines(finished),
         "data": [result for each, result in finished if each.job.kind == "text"],
@@ -111,13 +114,15 @@ def relative_cells(plan: Plan, column: Column, cells: Cells) -> Cells:
     }
 
 
-def _describe_cells(plan: Plan, column: Column, cells: Cells) -> dict[str, dict[str, Any]]:
+def _describe_cells(plan: Plan, column: Column, cells: Cells, stuck: Mapping[str, int]) -> dict[str, dict[str, Any]]:
     """Return a column's cells by row, each with its summary and its test against the baseline."""
     own = {row.name: cells[row.name, column.name] for row in plan.rows}
     units = {name: _average_dependent(plan, column, each.values) for name, each in own.items() if each.values}
     baseline = units.pop(plan.baseline, {})
     repeated = column.source in ("finetune", "pretrain", "translate", "mean", "part")
-    tests = compare(units, baseline) if repeated else {}
+    tests = compare(units, baseline) if repeated and not plan.pooled else {}
+    of_models = repeated or column.source in ("equal-time", "minimal-pairs", "lengths")
+    intervals = _pooled_intervals(plan, {plan.baseline: baseline, **units}, stuck) if plan.pooled and of_models else {}
     gains = gain_cells(plan, {name: each.values for name, each in own.items()}) if plan.gains else {}
     described = {
         row.name: {
@@ -127,10 +132,38 @@ def _describe_cells(plan: Plan, column: Column, cells: Cells) -> dict[str, dict[
             "summary": asdict(Summary.of(list(own[row.name].values.values()))) if own[row.name].values else None,
             "published": row.published.get(column.name),
             "test": asdict(tests[row.name]) if row.name in tests else None,
+            **({"interval": intervals.get(row.name)} if plan.pooled else {}),
         }
         for row in plan.rows
     }
     return {**described, **gains}
+
+
+def _stuck_runs(plan: Plan, own: Sequence[tuple[Planned, Mapping[str, Any]]]) -> dict[str, int]:
+    """Count the pretrainings of each row whose last held-out loss is above the plateau's; rows without any are left
+    out."""
+    stuck: dict[str, int] = {}
+    for planned, result in own:
+        if plan.plateau is not None and planned.job.kind == "pretrain" and result["evaluation_loss"] > plan.plateau:
+            assert planned.row is not None
+            stuck[planned.row] = stuck.get(planned.row, 0) + 1
+    return stuck
+
+
+def _pooled_intervals(
+    plan: Plan, units: Mapping[str, Mapping[str, float]], stuck: Mapping[str, int]
+) -> dict[str, dict[str, float]]:
+    """Return the interval of each row's difference from the baseline, for as many comparisons as the plan has rows.
+
+    Rows that are stuck on the plateau do not count in the deviation of seeds. Without two seeds there is no interval.
+    """
+    values = {name: list(each.values()) for name, each in units.items() if each}
+    groups = [each for name, each in values.items() if name not in stuck]
+    if plan.baseline not in values or sum(len(each) - 1 for each in groups) < 1:
+        return {}
+    baseline = values.pop(plan.baseline)
+    found = simultaneous_intervals(values, baseline, pooled=pooled_deviation(groups), comparisons=len(plan.rows) - 1)
+    return {name: asdict(each) for name, each in found.items()}
 
 
 def _average_dependent(plan: Plan, column: Column, values: Mapping[str, float]) -> Mapping[str, float]:
@@ -168,7 +201,12 @@ def _recipes(plan: Plan) -> dict[str, Any]:
 
 def _summarise_pretraining(planned: Planned, result: Mapping[str, Any]) -> dict[str, Any]:
     kept = ("parameters", "evaluation_loss", "masked_accuracy", "seconds", "tokens", "tokens_per_second", "curves")
-    return {"row": planned.row, "seed": planned.seed, **{name: result[name] for name in kept}}
+    chosen = ("learning_rate", "position_rate")  # where the plan has a grid of them
+    return {
+        "row": planned.row,
+        "seed": planned.seed,
+        **{name: result[name] for name in (*kept, *chosen) if name in kept or name in result},
+    }
 
 
 def _summarise_cost(table: Mapping[str, Any]) -> dict[str, Any]:

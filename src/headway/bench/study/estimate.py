@@ -23,11 +23,23 @@ SECONDS = {  # of jobs that do not train
     "lengths": 20.0,
     "simple": 5.0,
     "parameters": 1.0,
+    "rates": 1.0,
+    "minimal-pairs": 40.0,
     "cost": 120.0,
 }
-TRAINED = ("pretrain", "finetune", "translate")
+TRAINED = ("pretrain", "trial", "finetune", "translate")
 START = 5.0  # seconds in which a job starts
-BYTES = {"text": 50e6, "pairs": 50e6, "convert": 50e6, "analyse": 5e6, "simple": 1e3, "parameters": 1e3, "cost": 1e5}
+BYTES = {
+    "text": 50e6,
+    "pairs": 50e6,
+    "convert": 50e6,
+    "analyse": 5e6,
+    "simple": 1e3,
+    "parameters": 1e3,
+    "rates": 1e4,
+    "minimal-pairs": 1e5,
+    "cost": 1e5,
+}
 EXAMPLES = 10_000  # assumed of a task whose size is not published
 
 
@@ -92,7 +104,7 @@ def wall_time(jobs: Sequence[Job], estimates: Estimates, slots: int) -> float:
 def work(job: Job) -> float:
     """Return the number of tokens that all runs of a job train on; 1 for jobs that do not train."""
     config = job.config
-    if job.kind == "pretrain":
+    if job.kind in ("pretrain", "trial"):
         return float(config["optimisation"]["steps"] * config["optimisation"]["batch"] * config["text"]["length"])
     if job.kind == "finetune":
         return float(_examples_seen(config) * config["protocol"]["length"])

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from headway.bench.data.translation.parallel import split_names
 from headway.bench.study.job import Job
-from headway.bench.study.plan import VOCABULARIES, Plan, Row
+from headway.bench.study.plan import VOCABULARIES, Plan, RateGrid, Row
 from headway.bench.tasks.finetune import FinetuneConfig, Grid
 from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig
 from headway.bench.tasks.translate import Optimisation as TranslateOptimisation
@@ -87,15 +87,17 @@ def _pretrained_row(plan: Plan, row: Row, seed: int, text: Job) -> list[Planned]
     assert plan.pretrain is not None
     config = replace(plan.pretrain, model=pretrained_model(plan, row), seed=seed)
     config = replace(config, optimisation=_with_position_rate(config.optimisation, row))
+    rates = [] if plan.rates is None else _rate_jobs(plan.rates, row, config, text)
     suffix = f", seed {seed}" if len(plan.pretraining_seeds(row)) > 1 else ""
     pretrained = Job(
         kind="pretrain",
         config=plain_settings(config),
         needs={"text": text.key},
+        reads={"rates": rates[-1].job.key} if rates else {},
         label=f"pretrain {row.name}{suffix}",
         weights=count_layer_weights(config.model.config()),
     )
-    planned = [Planned(job=pretrained, row=row.name, seed=seed)]
+    planned = [*(rates if seed == plan.seeds[0] else []), Planned(job=pretrained, row=row.name, seed=seed)]
     if seed not in plan.seeds:
         return planned
     if row.step is not None:
@@ -116,6 +118,14 @@ def _pretrained_row(plan: Plan, row: Row, seed: int, text: Job) -> list[Planned]
             label=f"lengths, {row.name}{suffix}",
         )
         planned.append(Planned(job=job, row=row.name, seed=seed))
+    if plan.minimal_pairs:
+        job = Job(
+            kind="minimal-pairs",
+            config={"source": plan.minimal_pairs},
+            needs={"pretrain": pretrained.key},
+            label=f"minimal pairs, {row.name}{suffix}",
+        )
+        planned.append(Planned(job=job, row=row.name, seed=seed))
     if plan.analyse and seed == plan.seeds[0] and row.changes.get("attention", "full") == "full":
         positions = min(ANALYSED_POSITIONS, plan.pretrain.text.length)
         job = Job(
@@ -126,6 +136,39 @@ def _pretrained_row(plan: Plan, row: Row, seed: int, text: Job) -> list[Planned]
         )
         planned.append(Planned(job=job, row=row.name))
     return planned
+
+
+def _rate_jobs(grid: RateGrid, row: Row, config: PretrainConfig, text: Job) -> list[Planned]:
+    """List a short pretraining for each pair of rates, and last the job that chooses among them."""
+    encoding, _ = config.model.config(length=config.text.length).build()
+    position_rates = grid.position_rates if any(True for _ in encoding.parameters()) else (1.0,)
+    pairs = [(rate, position_rate) for rate in grid.rates for position_rate in position_rates]
+    tried = [
+        Job(
+            kind="trial",
+            config=plain_settings(
+                replace(
+                    config,
+                    optimisation=replace(
+                        config.optimisation, steps=grid.steps, learning_rate=rate, position_rate=position_rate
+                    ),
+                    intervals=replace(config.intervals, evaluate=grid.steps, checkpoint=grid.steps, keep=1),
+                    seed=grid.seed,
+                )
+            ),
+            needs={"text": text.key},
+            label=f"rates {rate:g} and {position_rate:g} times that, {row.name}",
+            weights=count_layer_weights(config.model.config()),
+        )
+        for rate, position_rate in pairs
+    ]
+    choice = Job(
+        kind="rates",
+        config={"pairs": [list(pair) for pair in pairs]},
+        reads={str(number): job.key for number, job in enumerate(tried)},
+        label=f"choose the rates of {row.name}",
+    )
+    return [Planned(job=job, row=row.name, seed=grid.seed) for job in (*tried, choice)]
 
 
 def _given_model_row(plan: Plan, row: Row) -> list[Planned]:

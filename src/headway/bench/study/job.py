@@ -16,6 +16,7 @@ from headway.encodings import EncodingChoice
 from headway.storage import config_hash, exclusive, read_json, remove_leftovers, write_json
 
 DATA_KINDS = ("text", "pairs")  # kinds of jobs that prepare what others are trained on
+READ = "read"  # folder inside a job's, with one file for each result that it reads
 FORMAT = 1  # part of every key: raise it when jobs of an older version must not be reused
 
 
@@ -27,6 +28,8 @@ class Job:
         kind: a name in `headway.bench.study.kinds.KINDS`.
         config: plain values, as JSON has them.
         needs: keys of the jobs whose folders this one reads, by the names that its kind uses for them.
+        reads: keys of the jobs of which it reads the result alone, by name. Their folders may be gone, as where
+            results were exported.
         label: description for people; equal jobs may have different ones.
         alone: whether it must run alone, because it measures time.
         weights: approximate number of parameters of the model that is trained, for estimates of time.
@@ -35,6 +38,7 @@ class Job:
     kind: str
     config: Mapping[str, Any]
     needs: Mapping[str, str] = field(default_factory=dict)
+    reads: Mapping[str, str] = field(default_factory=dict)
     label: str = ""
     alone: bool = False
     weights: float = 0.0
@@ -43,7 +47,12 @@ class Job:
     def key(self) -> str:
         """Return KIND-HASH. Equal jobs have equal keys, also in different studies, which therefore can share them."""
         hashed = {"kind": self.kind, "config": _as_hashed(self.config), "needs": self.needs, "format": FORMAT}
-        return f"{self.kind}-{config_hash(hashed)}"
+        return f"{self.kind}-{config_hash({**hashed, 'reads': self.reads} if self.reads else hashed)}"
+
+    @property
+    def after(self) -> dict[str, str]:
+        """The keys of all jobs that must be done before this one."""
+        return {**self.needs, **self.reads}
 
 
 def _as_hashed(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,6 +114,7 @@ def run_job(folder: Path) -> None:
                 raise FileNotFoundError(
                     f"{name}: this job needs the result of {path}, which is not finished. Do that job first."
                 )
+        inputs |= {name: folder / READ / f"{name}.json" for name in request.get("reads", {})}
         wall, cpu = time.perf_counter(), _cpu()
         result = KINDS[request["kind"]](request["config"], inputs, folder)
         done = {"key": request["key"], "result": result, "seconds": time.perf_counter() - wall}

@@ -47,11 +47,57 @@ def pretrain(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     pretraining = restore(PretrainConfig, config)
     data = str(inputs["text"] / "data")
     pretraining = replace(pretraining, text=replace(pretraining.text, data=data))
-    result = asdict(run(pretraining, folder / "run", resume=True))
+    chosen = {}
+    if "rates" in inputs:
+        found = read_json(inputs["rates"])
+        chosen = {name: found[name] for name in ("learning_rate", "position_rate")}
+        pretraining = replace(pretraining, optimisation=replace(pretraining.optimisation, **chosen))
+    result = {**asdict(run(pretraining, folder / "run", resume=True)), **chosen}
     run_folder = RunFolder(folder / "run")
     result["curves"] = {name: _curve(run_folder.log_file, name) for name in ("loss", "evaluation_loss")}
     result["environment"] = read_json(run_folder.config_file)["environment"]
     return result
+
+
+def trial(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
+    """Pretrain to try a pair of learning rates; keep the numbers and not the model. The loss is null if it diverged."""
+    import shutil
+
+    from headway.bench.tasks.training.run_folder import Diverged, RunFolder
+
+    try:
+        result = pretrain(config, inputs, folder)
+    except Diverged as error:
+        result = {"evaluation_loss": None, "tokens": None, "why": str(error)}
+    for path in (RunFolder(folder / "run").checkpoints, RunFolder(folder / "run").model):
+        shutil.rmtree(path, ignore_errors=True)
+    return result
+
+
+def rates(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
+    """Choose the pair of learning rates with the lowest held-out loss; `tried` has the whole grid."""
+    from headway.storage import read_json
+
+    found = [(pair, read_json(inputs[str(number)])) for number, pair in enumerate(config["pairs"])]
+    tried = [
+        {
+            "learning_rate": rate,
+            "position_rate": position_rate,
+            "loss": each["evaluation_loss"],
+            "tokens": each["tokens"],
+        }
+        for (rate, position_rate), each in found
+    ]
+    finite = [each for each in tried if each["loss"] is not None]
+    if not finite:
+        raise ValueError("rates: the training diverged with every pair of rates. Try lower ones.")
+    best = min(finite, key=lambda each: float(each["loss"]))
+    edges = []
+    for name in ("learning_rate", "position_rate"):
+        values = sorted({each[name] for each in tried})
+        if len(values) > 1 and best[name] in (values[0], values[-1]):
+            edges.append(name)
+    return {**best, "at_an_end": edges, "tried": tried}
 
 
 def convert(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
@@ -209,6 +255,20 @@ def lengths(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     return {"losses": {str(length): loss for length, loss in losses.items()}}
 
 
+def minimal_pairs(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
+    """Score minimal pairs by pseudo-likelihood."""
+    import torch
+
+    from headway.bench.data.transfer.minimal_pairs import fingerprints
+    from headway.bench.tasks.minimal_pairs import score_pairs
+    from headway.pretrained.analysis.loading import load_masked_words, load_tokenizer
+
+    folder_of_model = str(inputs["pretrain"] / "run" / "model")
+    model = load_masked_words(folder_of_model).to("cuda" if torch.cuda.is_available() else "cpu")
+    scores = score_pairs(model, load_tokenizer(folder_of_model), config["source"])
+    return {**scores.to_json(), "sources": fingerprints(config["source"])}
+
+
 def cost(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     """Measure time, memory and FLOPs of whole models."""
     from headway.bench.cost import CostConfig, measure
@@ -232,6 +292,9 @@ def parameters(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
 KINDS: dict[str, Kind] = {
     "text": text,
     "pretrain": pretrain,
+    "trial": trial,
+    "rates": rates,
+    "minimal-pairs": minimal_pairs,
     "convert": convert,
     "checkpoint": checkpoint,
     "finetune": finetune,
@@ -247,11 +310,12 @@ KINDS: dict[str, Kind] = {
 
 def sources_changed_since(kind: str, config: Config, folder: Path, result: Mapping[str, Any]) -> bool:
     """Return whether files that a finished job read have changed since."""
+    from headway.bench.data.transfer.minimal_pairs import fingerprints as of_minimal_pairs
     from headway.bench.tasks.finetune import FinetuneConfig
     from headway.bench.tasks.finetune.data import fingerprints as of_tasks
     from headway.bench.tasks.pretrain import Text
     from headway.bench.tasks.pretrain.text import fingerprints as of_text
-    from headway.bench.tasks.training.prepared_data import fingerprints_changed, sources_changed
+    from headway.bench.tasks.training.prepared_data import fingerprint_if_present, fingerprints_changed, sources_changed
     from headway.bench.tasks.translate import ParallelData, TranslateConfig
     from headway.bench.tasks.translate.data import fingerprints as of_pairs
     from headway.bench.tasks.translate.data import test_fingerprints as of_test_sets
@@ -259,6 +323,9 @@ def sources_changed_since(kind: str, config: Config, folder: Path, result: Mappi
 
     if kind == "text":
         return sources_changed(folder / "data", of_text(restore(Text, config)))
+    if kind == "minimal-pairs":
+        today = fingerprint_if_present(of_minimal_pairs, config["source"])
+        return today is not None and fingerprints_changed(result["sources"], today)
     if kind == "pairs":
         return sources_changed(folder / "data", of_pairs(restore(ParallelData, config)))
     if kind in ("finetune", "simple") and "sources" in result:

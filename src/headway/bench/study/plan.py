@@ -14,7 +14,19 @@ from headway.bench.tasks.pretrain import EncoderChoice, PretrainConfig
 from headway.bench.tasks.translate import TranslateConfig
 from headway.encodings import EncodingChoice
 
-SOURCES = ("pretrain", "lengths", "finetune", "translate", "analyse", "cost", "parameters", "mean", "part")
+SOURCES = (
+    "pretrain",
+    "equal-time",
+    "minimal-pairs",
+    "lengths",
+    "finetune",
+    "translate",
+    "analyse",
+    "cost",
+    "parameters",
+    "mean",
+    "part",
+)
 VOCABULARIES = {"English": 30_522, "multilingual": 120_000}  # Chen et al. (2021b), Table 6; see models.parameters
 ANALYSED = {  # where the result of an analysis has the number of a name: its part, and the key there
     "table_r2": ("table", "r2"),
@@ -89,7 +101,9 @@ class Column:
         value: place of the number in the job's result. Fine-tuning has score, SPLIT/METRIC, highest/SPLIT/METRIC (the
             highest over all evaluations of a run) and transfer/DATA/METRIC (the mean over languages); translation has
             names of numbers and TEST/METRIC; lengths has lengths; cost has MODE[/MODEL] (time over the baseline's) and
-            MODE/MODEL/steps (steps a second); "part" has the other plan's columns; other jobs have names of numbers.
+            MODE/MODEL/steps (steps a second) and MODE/MODEL/LENGTH (time at one of several lengths); pretraining also
+            has below/LOSS (tokens until the held-out loss is below it); minimal-pairs has all and the phenomena; "part"
+            has the other plan's columns; other jobs have names of numbers.
         measure: description of the number.
         scale: factor from the saved number to the shown one.
         higher: whether a higher number is better.
@@ -135,6 +149,29 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RateGrid:
+    """A first stage of pretraining that chooses the learning rates of each row by its held-out loss.
+
+    Args:
+        rates: learning rates.
+        position_rates: factors of the learning rate for the parameters of encodings. Rows without such parameters are
+            trained with the learning rates alone.
+        steps: number of steps of each of these trainings, whose learning rate falls to zero within them.
+        seed: seed of all of them.
+    """
+
+    rates: tuple[float, ...]
+    position_rates: tuple[float, ...]
+    steps: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, values in (("rates", self.rates), ("position_rates", self.position_rates)):
+            if not values or list(values) != sorted(set(values)) or min(values) <= 0:
+                raise ValueError(f"{name}: expected rising numbers above 0, got {values}.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """A whole study.
 
@@ -144,6 +181,7 @@ class Plan:
         pretrain, finetune, translate, cost: recipes that are run with the encoding of each row; kinds of jobs without
             a recipe are left out. Keys of `finetune` and `translate` are the columns' `task`; a key TASK/RECIPE of
             `translate` applies only to rows of that `recipe`.
+        rates: grid of learning rates, of which each row is pretrained with its own best pair.
         seeds: seeds of pretraining and of translation, one job each.
         again: rows that are pretrained with one more seed, to show what seeds alone change. These models are not
             fine-tuned.
@@ -159,6 +197,12 @@ class Plan:
         analyse: also analyse what the positions of each pretrained model learned.
         parts: plans whose jobs are done as well, each with all rows of this plan, for tables that quote other tables.
         lengths: text lengths at which the loss of each pretrained model is measured, as far as it has positions.
+        minimal_pairs: source of the minimal pairs that each pretrained model is scored on, see
+            `headway.bench.data.transfer.minimal_pairs`; none unless given.
+        pooled: compare rows with the baseline by intervals that hold together, from the deviation of seeds within rows,
+            in place of the exact test, which needs many seeds for many rows.
+        plateau: held-out loss above which a pretraining has not left the plateau; such rows do not count in the
+            deviation of `pooled`.
         notes: what a reader of the table must know.
         choices: our decisions where the paper is silent or can be read in two ways, each with its reason.
     """
@@ -175,6 +219,7 @@ class Plan:
     finetune: Mapping[str, FinetuneConfig] = field(default_factory=dict)
     translate: Mapping[str, TranslateConfig] = field(default_factory=dict)
     cost: CostConfig | None = None
+    rates: RateGrid | None = None
     seeds: tuple[int, ...] = (0,)
     again: tuple[str, ...] = ()
     split: bool = False
@@ -183,6 +228,9 @@ class Plan:
     parts: Mapping[str, Plan] = field(default_factory=dict)
     gains: bool = False
     lengths: tuple[int, ...] = ()
+    minimal_pairs: str = ""
+    pooled: bool = False
+    plateau: float | None = None
     claims: tuple[Claim, ...] = ()
     paper: str = ""
     notes: tuple[str, ...] = ()
@@ -228,6 +276,10 @@ class Plan:
                     f"{column.source}=..., or leave the column out."
                 )
             self._check_value(column)
+        if (self.rates or self.minimal_pairs or self.plateau) and self.pretrain is None:
+            raise ValueError("rates, minimal_pairs, plateau: they need a recipe to pretrain, and the plan has none.")
+        if self.rates and any(row.position_rate != 1.0 or row.model for row in self.rows):
+            raise ValueError("rates: expected rows that are pretrained and name no position_rate, which is chosen.")
         if self.lengths and self.pretrain is None:
             raise ValueError(
                 "lengths: the loss at these lengths is measured on pretrained models, and the plan pretrains none. "
@@ -256,8 +308,16 @@ class Plan:
     def _check_value(self, column: Column) -> None:
         """Raise if no result of the column's jobs can have its value, which would else show only after all jobs."""
         what, (first, *rest) = f"value of {column.name}", column.value.split("/")
-        if column.source == "pretrain":
+        if column.source == "pretrain" and first == "below":
+            _check_loss(what, rest)
+        elif column.source == "pretrain":
             _check_known(what, [column.value], _number_names(pretrain.Result))
+        elif column.source == "equal-time":
+            _check_known(what, [column.value], ("evaluation_loss",))
+            if self.rates is None or self.cost is None:
+                raise ValueError(f"rates, cost: column {column.name} needs both, to know slopes and times. Set them.")
+        elif column.source == "minimal-pairs" and not self.minimal_pairs:
+            raise ValueError(f"minimal_pairs: column {column.name} needs a source of pairs. Set it in the plan.")
         elif column.source == "translate":
             if rest:
                 _check_known(what, [first], self.translate[column.task].data.test)
@@ -271,7 +331,7 @@ class Plan:
         elif column.source == "cost" and self.cost is not None:
             _check_known(what, [first], self.cost.modes)
             _check_known(what, rest[:1], self.cost.models or rest)
-            _check_known(what, rest[1:], ("steps",))
+            _check_known(what, rest[1:], ("steps", *map(str, self.cost.lengths)))
         elif column.source == "finetune":
             if not rest:
                 _check_known(what, [first], _number_names(RunResult))
@@ -307,6 +367,14 @@ class Plan:
 def _number_names(result: type) -> list[str]:
     """Return the names of the numbers in a class of results."""
     return [each.name for each in fields(result) if str(each.type).partition(" ")[0] in ("int", "float")]
+
+
+def _check_loss(what: str, given: list[str]) -> None:
+    try:
+        (text,) = given
+        float(text)
+    except ValueError:
+        raise ValueError(f"{what}: expected below/LOSS, such as below/5.5, got below/{'/'.join(given)}.") from None
 
 
 def _check_names(what: str, names: list[str]) -> None:

@@ -58,11 +58,11 @@ class Runner:
         self.store, self._on_change, self._say = store, on_change, say
         self.progress: dict[str, Progress] = {}
         for job in jobs:
-            missing = [name for name, key in job.needs.items() if key not in self.progress]
+            missing = [name for name, key in job.after.items() if key not in self.progress]
             if missing:
                 raise ValueError(f"needs of {job.label}: expected jobs that stand before it, got {', '.join(missing)}.")
             self.progress.setdefault(job.key, Progress(job=job))
-        self.needed = {key for job in jobs for key in job.needs.values()}
+        self.needed = {key for job in jobs for key in job.after.values()}
         for progress in self.progress.values():
             self._read_result(progress, earlier=True)
 
@@ -115,7 +115,7 @@ class Runner:
         """
         waiting = [each for each in self.progress.values() if each.state == "waiting"]
         for progress in waiting:
-            needs = [self.progress[key] for key in progress.job.needs.values()]
+            needs = [self.progress[key] for key in progress.job.after.values()]
             if missing := next((need for need in needs if need.state in ("failed", "skipped")), None):
                 outcome = "failed" if missing.state == "failed" else "was skipped"
                 progress.state, progress.why = "skipped", f"needs {missing.job.label}, which {outcome}"
@@ -123,7 +123,7 @@ class Runner:
         ready = [
             each
             for each in waiting
-            if each.state == "waiting" and all(self.progress[key].state == "done" for key in each.job.needs.values())
+            if each.state == "waiting" and all(self.progress[key].state == "done" for key in each.job.after.values())
         ]
         ready.sort(key=lambda each: each.job.key not in self.needed)
         shared = [each for each in ready if not each.job.alone]

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from headway.bench.study.job import DATA_KINDS, Job
+from headway.bench.study.job import DATA_KINDS, READ, Job
 from headway.storage import atomic_path, file_name, read_json, write_json
 
 RECORDS = "jobs.jsonl"  # one job a line: its key, its result, and what it took
@@ -35,11 +35,15 @@ class Store:
         return self.path / key
 
     def write_request(self, job: Job) -> Path:
-        """Write the job's job.json, unless it is there, and return the job's folder."""
+        """Write the job's job.json, unless it is there, and the results that it reads; return the job's folder."""
         folder = self.folder(job.key)
         request = {"key": job.key, **asdict(job)}
         if not (folder / "job.json").is_file() or read_json(folder / "job.json")["config"] != request["config"]:
             write_json(folder / "job.json", request)  # an older version may have written the configuration differently
+        for name, key in job.reads.items():
+            record = self.result(key)
+            assert record is not None, f"{job.label}: {key} is not done"
+            write_json(folder / READ / f"{name}.json", record["result"])
         return folder
 
     def is_here(self, key: str) -> bool:

@@ -89,6 +89,25 @@ def test_kept_results_count_as_done(fakes, job, tmp_path):
     assert runner.progress[other.key].result == {"name": "other", "value": 0.0}
 
 
+def test_a_result_that_is_read_need_not_be_made_again(fakes, job, tmp_path):
+    """Unlike a folder that is needed: of the trials of a choice, and of the choice, the kept results suffice."""
+    trials = [job("trial 1", value=1.0), job("trial 2", value=2.0)]
+    choice = job("choice", reads=trials)
+    model = job("model", reads=[choice])
+    kept(tmp_path / "kept", *trials)
+    runner = Runner([*trials, choice, model], Store(tmp_path / "jobs", kept=tmp_path / "kept"))
+    with LocalExecutor(2) as executor:
+        runner.run(executor)
+    assert set(states(runner).values()) == {"done"}
+    assert not any(lines(tmp_path / "jobs", each, "attempts") for each in trials)
+    read = tmp_path / "jobs" / choice.key / "read"
+    assert json.loads((read / "trial 1.json").read_text()) == {"kept": 1}
+    assert json.loads((tmp_path / "jobs" / model.key / "read" / "choice.json").read_text())["name"] == "choice"
+    assert choice.key != replace(choice, reads={}).key
+    with pytest.raises(ValueError, match="expected jobs that stand before it"):
+        Runner([choice, *trials], Store(tmp_path / "others"))
+
+
 def test_text_that_is_not_the_kept_one_is_no_text_for_others(fakes, job, tmp_path):
     text = replace(job("text", value=2.0), kind="text")
     other = job("other", [text])

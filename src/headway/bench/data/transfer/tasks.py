@@ -110,7 +110,7 @@ def file_of(task: TaskSpec, source: str | Path, split: str, *, language: str | N
 
 def found_languages(task: TaskSpec, source: str | Path, split: str) -> tuple[str, ...]:
     """Return the task's languages that the source has files for, or that the name of one file says; all on the Hub."""
-    if task.make or str(source).split(":")[0] == "hub":
+    if task.make or task.from_text or str(source).split(":")[0] == "hub":
         return task.languages
     if Path(source).is_file():
         return _languages_in_name(task, Path(source), split)

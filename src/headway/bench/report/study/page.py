@@ -15,6 +15,7 @@ from headway.bench.report.study.tables import (
     has_published,
     legend,
     verdict_mark,
+    write_interval,
     write_median,
     write_spread,
     write_value,
@@ -51,6 +52,7 @@ def study_page(results: Results, path: Path, *, analyses: Mapping[str, str] | No
         patterns=_patterns(results, analyses or {}),
         ranks=_ranks(results),
         models=_models(results),
+        grids=_rate_grids(results),
         failed=[job for job in results["jobs"] if job["state"] in ("failed", "skipped")],
         waiting=[job for job in results["jobs"] if job["state"] not in ("done", "failed", "skipped")],
         jobs=results["jobs"],
@@ -70,6 +72,7 @@ def _table(results: Results) -> list[dict[str, Any]]:
                     "sort": None if cells[row["name"]]["summary"] is None else cells[row["name"]]["summary"]["median"],
                     "spread": write_spread(cells[row["name"]], column),
                     "mark": verdict_mark(cells[row["name"]]),
+                    "interval": write_interval(cells[row["name"]], column),
                     "published": _published(cells[row["name"]], column),
                     "test": _tested(cells[row["name"]], column),
                     "best": not row.get("derived") and _is_best(row["name"], column, cells),
@@ -221,6 +224,24 @@ def _ranks(results: Results) -> list[dict[str, Any]]:
         for row, analysis in results["analysis"].items()
         if analysis["ranks"] is not None
     ]
+
+
+def _rate_grids(results: Results) -> list[dict[str, Any]]:
+    """Return the held-out losses of each row's trials: a line for each learning rate, a cell for each position rate."""
+    grids = []
+    for row, found in results.get("rates", {}).items():
+        losses = {(each["learning_rate"], each["position_rate"]): each["loss"] for each in found["tried"]}
+        rates, position_rates = (sorted({pair[at] for pair in losses}) for at in (0, 1))
+        grids.append(
+            {
+                "row": row,
+                "position_rates": position_rates,
+                "lines": [(rate, [losses[rate, times] for times in position_rates]) for rate in rates],
+                "chosen": (found["learning_rate"], found["position_rate"]),
+                "at_an_end": [name.replace("_", " ") for name in found["at_an_end"]],
+            }
+        )
+    return grids
 
 
 def _models(results: Results) -> dict[str, Any]:

@@ -112,7 +112,18 @@ def notes(results: Results) -> list[str]:
     """List what a reader must know about the numbers."""
     study = results["study"]
     lines = ["Medians, with the lowest and the highest where there are several."]
-    if legend(results):
+    if study.get("pooled"):
+        lines.append(
+            f"Differences of means from {study['baseline']}, with intervals that hold together in a column with "
+            f"{100 * (1 - study['level']):g} %: Bonferroni, from the deviation of seeds pooled over rows."
+        )
+        if study["stuck"]:
+            stuck = ", ".join(f"{name} ({count})" for name, count in study["stuck"].items())
+            lines.append(
+                f"Rows with pretrainings that never left the plateau (held-out loss above {study['plateau']:g}), which "
+                f"do not count in that deviation: {stuck}."
+            )
+    elif legend(results):
         lines.append(
             f"Tests against {study['baseline']} are exact, paired by seed, corrected for the rows of a column (Holm)."
         )
@@ -137,6 +148,8 @@ def _short(cell: Mapping[str, Any], column: Mapping[str, Any]) -> str:
         text += f" ({write_spread(cell, column)})"
     if cell.get("best"):
         text += f" ({write_spread(cell, column)})"
+    if said := write_interval(cell, column):
+        text += f"; {said}"
     if cell["published"] is not None:
         text += f"; paper {write_value(cell['published'], column)}"
     return text
@@ -179,13 +192,27 @@ def write_spread(cell: Cell, column: Column) -> str:
     return f"{write_value(summary['low'], column)} to {write_value(summary['high'], column)}, {runs}"
 
 
+def write_interval(cell: Cell, column: Column) -> str:
+    """Write the difference from the baseline with half the width of its interval; nothing where there is none."""
+    found = cell.get("interval")
+    if not found:
+        return ""
+    sign = "+" if found["difference"] > 0 else ""
+    return f"{sign}{write_value(found['difference'], column)} ± {write_value(found['half_width'], column)}"
+
+
 def verdict_mark(cell: Cell) -> str:
-    """Return the mark of the test against the baseline; nothing where there is none."""
+    """Return the mark of the test or the interval against the baseline; nothing where there is neither."""
+    if found := cell.get("interval"):
+        apart = abs(found["difference"]) > found["half_width"]
+        return MARKS["not told apart" if not apart else "above" if found["difference"] > 0 else "below"]
     return "" if cell["test"] is None else MARKS[cell["test"]["verdict"]]
 
 
 def legend(results: Mapping[str, Any]) -> list[tuple[str, str]]:
     """List the marks that occur with their meanings, and how many seeds a test would need."""
+    if results["study"].get("pooled"):
+        return [("▲", "above the baseline"), ("▼", "below it"), ("≈", "the interval holds 0")]
     tests = [cell["test"] for cells in results["cells"] for cell in cells.values() if cell["test"] is not None]
     marks = []
     for verdict, sign in MARKS.items():

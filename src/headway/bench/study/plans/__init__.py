@@ -10,6 +10,7 @@ from headway.bench.study.plan import Plan
 from headway.bench.study.plans.cost_tables import cost, parameters
 from headway.bench.study.plans.encodings_on_text import encodings
 from headway.bench.study.plans.glue_tables import glue, glue_segments, glue_sharing
+from headway.bench.study.plans.league import league, league_noise
 from headway.bench.study.plans.main_job import questions, quick
 from headway.bench.study.plans.scalar_tables import (
     scalar_glue,
@@ -32,6 +33,8 @@ from headway.bench.study.plans.xtreme_tables import long_range, xtreme, xtreme_a
 PLANS: dict[str, Callable[[str, str | None], Plan]] = {
     "quick": quick,
     "encodings": encodings,
+    "league": league,
+    "league-noise": league_noise,
     "glue": glue,
     "glue-segments": glue_segments,
     "glue-sharing": glue_sharing,

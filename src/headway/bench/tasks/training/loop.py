@@ -30,7 +30,7 @@ from headway.bench.tasks.training.distributed import Processes, distribute, grad
 from headway.bench.tasks.training.journal import Journal, Meter, Reading
 from headway.bench.tasks.training.objective import Batch, Objective
 from headway.bench.tasks.training.optimizer import rates_as_tensors, set_rate
-from headway.bench.tasks.training.run_folder import RunFolder, RunStopped
+from headway.bench.tasks.training.run_folder import Diverged, RunFolder, RunStopped
 from headway.bench.tasks.training.settings import Intervals, Steps
 
 T = TypeVar("T")
@@ -219,10 +219,10 @@ class Training:
             raise self._diverged()
         return reading
 
-    def _diverged(self) -> RunStopped:
+    def _diverged(self) -> Diverged:
         step = self.meter.broken_step()
         assert step is not None
-        return RunStopped(
+        return Diverged(
             f"training: the loss or a gradient became NaN or infinite at step {step + 1} (learning rate "
             f"{self.optimisation.rate(step):.3g}). {self._last_checkpoint()} A lower learning rate, a longer warm-up "
             f"or --set optimisation.bf16=false may help; each is a new run."
@@ -242,7 +242,7 @@ class Training:
                 raise RunStopped(f"evaluation after step {done}: {error} {self._last_checkpoint()}") from error
             self.spread.train()
         if not all(math.isfinite(value) for value in found.values()):
-            raise RunStopped(
+            raise Diverged(
                 f"evaluation: {_broken(found)} became NaN or infinite after step {done}. {self._last_checkpoint()}"
             )
         self._note(done, **found)

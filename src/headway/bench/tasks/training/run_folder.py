@@ -21,6 +21,10 @@ class RunStopped(RuntimeError):
     """A run that cannot continue; the message says why, which checkpoint is left, and what to do."""
 
 
+class Diverged(RunStopped):
+    """A training whose loss or gradients became NaN or infinite."""
+
+
 @contextmanager
 def explain_disk_errors(path: Path, left: Callable[[], str]) -> Iterator[None]:
     """Raise `RunStopped` if the disk is full or broken; `left` says from where the run can continue."""
