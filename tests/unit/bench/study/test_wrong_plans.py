@@ -47,7 +47,7 @@ TUNED = {"t": quick("builtin:entailment", Start(model="m"), Data())}
         ),
         (
             {"columns": (Column(name="x", source="cost", value="training/tiny/ms"),), "cost": CostConfig()},
-            "value of x: expected some of steps, got ms",
+            "value of x: expected some of steps, 128, got ms",
         ),
         (
             {"columns": (Column(name="x", source="part", task="GLUE", value="Avg"),)},
