@@ -33,8 +33,6 @@ from headway.bench.study.plans.xtreme_tables import long_range, xtreme, xtreme_a
 PLANS: dict[str, Callable[[str, str | None], Plan]] = {
     "quick": quick,
     "encodings": encodings,
-    "league": league,
-    "league-noise": league_noise,
     "glue": glue,
     "glue-segments": glue_segments,
     "glue-sharing": glue_sharing,
@@ -61,6 +59,8 @@ PLANS: dict[str, Callable[[str, str | None], Plan]] = {
     "cost": cost,
     "parameters": parameters,
     "questions": questions,
+    "league": league,
+    "league-noise": league_noise,
 }
 SIZES = ("quick", "gpu", "paper")
 
