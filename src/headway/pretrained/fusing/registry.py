@@ -19,6 +19,7 @@ from headway.pretrained.fusing.families import (
     speecht5,
     t5,
     vision,
+    wavlm,
     xlnet,
 )
 from headway.pretrained.fusing.family import Family, Fused
@@ -35,6 +36,7 @@ _FILES = (
     inkling,
     conformers,
     speecht5,
+    wavlm,
     encoders,
     vision,
 )

@@ -32,6 +32,7 @@ ENCODER_DECODER = ("encoder-decoder", "page", "patches", "features-to-text", "wa
 POSITIONS = (  # in names of parameters
     *("relative", "rel_pos", "position_bias", "rel_embeddings", "linear_pos", "pos_bias", "distance_embedding"),
     *("rel_attn.r", "seg_embed", "relative_k_proj", "bias_u", "bias_v", "pe_k", "r_kernel", "r_r_bias", "rel_logits"),
+    "rel_attn_embed",
 )
 
 
@@ -138,6 +139,10 @@ CONFORMER = {
     **SPEECH,
     **{"conv_dim": (8, 8), "conv_kernel": (3, 2), "conv_stride": (2, 2), "feat_extract_norm": "layer"},
     **{"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "max_source_positions": 10},
+}
+WAVLM = {
+    **{name: size for name, size in CONFORMER.items() if name != "max_source_positions"},
+    **{"num_buckets": 8, "max_bucket_distance": 12},
 }
 W2V_BERT = {
     **SPEECH,
@@ -326,6 +331,8 @@ TINY = {
         {**CONFORMER, "position_embeddings_type": "rotary"},
         "waveform",
     ),
+    "wavlm": Tiny("WavLMConfig", "WavLMModel", WAVLM, "waveform"),
+    "wavlm-stable": Tiny("WavLMConfig", "WavLMModel", {**WAVLM, "do_stable_layer_norm": True}, "waveform"),
     "wav2vec2-bert": Tiny("Wav2Vec2BertConfig", "Wav2Vec2BertModel", W2V_BERT, "features"),
     "wav2vec2-bert-relative": Tiny(
         "Wav2Vec2BertConfig",
