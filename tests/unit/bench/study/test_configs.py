@@ -129,8 +129,10 @@ def test_the_cost_of_a_row_is_ratios_and_steps_a_second():
     plan = find_plan("cost")
     (planned,) = jobs(plan)
     seconds = {str(plan.row("DIET-REL").position): (0.5, 0.2), str(plan.row(plan.baseline).position): (0.25, 0.2)}
-    result = {"measurements": [{"row": row, "model": "tiny", "training": {"seconds": each}, "inference": None}
-                               for row, each in seconds.items()]}  # fmt: skip
+    result = {"measurements": [
+        {"row": row, "model": "tiny", "length": 128, "training": {"seconds": each}, "inference": None}
+        for row, each in seconds.items()
+    ]}  # fmt: skip
     columns = {column.name: column for column in plan.columns}
     row = plan.row("DIET-REL")
 
