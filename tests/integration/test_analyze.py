@@ -193,6 +193,29 @@ def test_too_few_positions_for_the_kernels(bert, tmp_path):
     run(bert, "--out", tmp_path / "out", "--positions", 3, "--kernels", "1,3", "--no-figures")
 
 
+def test_a_model_that_can_be_fused_is_analysed_while_it_runs(text, tmp_path):
+    config = transformers.DebertaV2Config(
+        **SIZES,
+        relative_attention=True,
+        pos_att_type=["c2p", "p2c"],
+        position_buckets=8,
+        max_relative_positions=20,
+        position_biased_input=False,
+    )
+    randomized(transformers.DebertaV2ForMaskedLM(config)).save_pretrained(tmp_path / "model")
+    tokenizer().save_pretrained(tmp_path / "model")
+    out = tmp_path / "out"
+    run(tmp_path / "model", "--out", out, "--text", text, "--text-length", 16, "--kernels", "1", "--positions", 24)
+    found = measures(out)
+    assert found["model"]["model_type"] == "deberta-v2" and found["heads"]["formula"] == "carried"
+    assert missing(out) == ["segments", "table"]
+    curves = {"bias_curves.svg", "bias_curves_queries.svg", "bias_curves_keys.svg"}
+    assert curves <= {path.name for path in (out / "figures").iterdir()}
+    assert "at each layer while it runs on that text" in (out / "report.html").read_text()
+    said = run(tmp_path / "model", "--out", tmp_path / "other", "--formula", "equation", status=2)
+    assert "formula: expected model for deberta-v2" in said
+
+
 def test_headway_encoders_have_bias_curves(text, tmp_path):
     config = EncoderConfig(**SIZES, encoding="diet-rel:segments=per-head", type_vocab_size=2, pad_token_id=0)
     model = randomized(EncoderForMaskedLM(config))
@@ -255,7 +278,7 @@ def test_pickled_weights_are_refused_with_a_way_out(copy, tmp_path):
     assert "got pytorch_model.bin" in said and "save_pretrained" in said
 
 
-@pytest.mark.parametrize("kind", ["xlnet", "known-to-nobody"])
+@pytest.mark.parametrize("kind", ["longformer", "known-to-nobody"])
 def test_an_unsupported_architecture_lists_the_supported(copy, tmp_path, kind):
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps({**config, "model_type": kind}))

@@ -31,13 +31,15 @@ def analyze(
     """Measure what a model's positions learned: how far they depend on the offset alone, what heads attend to, ranks.
 
     Takes BERT, RoBERTa, XLM-R, CamemBERT, ALBERT, DistilBERT, ELECTRA, MPNet, MiniLM, GPT-2, T5's family, headway's
-    encoders, and what `headway convert` made of any of them. Writes report.html (one file, works offline), figures/,
+    encoders, what `headway convert` made of any of them, and the other models of text that `headway fuse` takes, such
+    as DeBERTa, XLNet, BLOOM and ModernBERT. Writes report.html (one file, works offline), figures/,
     measures.json and arrays.npz. What a folder already holds of the same analysis is not measured again.
 
     \b
     Examples:
       headway analyze runs/diet-rel/model --out analysis/diet-rel
       headway analyze bert-base-uncased --text book.txt --out analysis/bert --open
+      headway analyze microsoft/deberta-v3-base --positions 128 --out analysis/deberta
       headway analyze t5-small --stack decoder --positions 256 --kernels 1,2 \\
         --out analysis/t5
     """

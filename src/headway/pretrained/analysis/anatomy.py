@@ -129,11 +129,7 @@ class Reading:
 
     def length(self, asked: int | None) -> int:
         """Return the number of positions to analyse; raise for more than the model has."""
-        length = self.usual_length if asked is None else asked
-        if length < 3 or (self.limit is not None and length > self.limit):
-            most = f"3 to {self.limit} (the model's positions)" if self.limit is not None else "at least 3"
-            raise ValueError(f"positions: expected {most}, got {length}.")
-        return length
+        return checked_length(asked, usual=self.usual_length, limit=self.limit)
 
     def summed(self, words: Array, segments: Array | int = 0) -> Array:  # (L, W)
         """Add up words, positions 0, 1, ... and segments, as the model does."""
@@ -152,6 +148,15 @@ class Reading:
     def mean_words(self, length: int, segments: Array | int = 0) -> Array:  # (L, E)
         """Return what enters the first layer when every word is the average word: all that differs is the position."""
         return self.embedded(self.summed(np.broadcast_to(self.word_mean, (length, self.words.shape[1])), segments))
+
+
+def checked_length(asked: int | None, *, usual: int, limit: int | None) -> int:
+    """Return the number of positions to analyse; raise for more than a model has."""
+    length = usual if asked is None else asked
+    if length < 3 or (limit is not None and length > limit):
+        most = f"3 to {limit} (the model's positions)" if limit is not None else "at least 3"
+        raise ValueError(f"positions: expected {most}, got {length}.")
+    return length
 
 
 def read_norm(name: str, module: Any) -> Norm:

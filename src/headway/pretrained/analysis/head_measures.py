@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from headway.bias import Bias, RelativeKeys, RelativeProducts, Sum
 from headway.pretrained.analysis.anatomy import Reading
 from headway.pretrained.analysis.hidden_states import position_states
 from headway.pretrained.analysis.matrices import Array, Blocks, Window, bands
@@ -88,14 +89,44 @@ def measure_heads(
         progress: called with each layer's number when it is done.
     """
     length = reading.length(length)
-    pattern_length = min(pattern_length, length)
+    return measure_scores(
+        lambda layer: position_scores(reading, layer, length, formula=formula),
+        reading.alike,
+        formula=formula,
+        r2_carried=_measure_carried(reading, length) if carried and reading.runs_alone else None,
+        kernels=kernels,
+        window=window,
+        pattern_length=pattern_length,
+        seed=seed,
+        progress=progress,
+    )
+
+
+def measure_scores(
+    scores_of: Callable[[int], Scores],
+    alike: Sequence[int],
+    *,
+    formula: str,
+    kernels: Sequence[int],
+    r2_carried: Array | None = None,
+    window: int = 128,
+    pattern_length: int = 128,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> HeadMeasures:
+    """Measure the position scores that a function returns for each layer; see `measure_heads`.
+
+    Args:
+        alike: for each layer, the first with the same scores, which is measured once.
+    """
     layers: list[_LayerMeasures] = []
-    for layer, alike in enumerate(reading.alike):
-        if alike < layer:
-            layers.append(layers[alike])
+    for layer, same in enumerate(alike):
+        if same < layer:
+            layers.append(layers[same])
         else:
-            scores = position_scores(reading, layer, length, formula=formula)
-            layers.append(_measure_layer(scores, kernels, window, pattern_length, seed))
+            scores = scores_of(layer)
+            length = scores.length
+            layers.append(_measure_layer(scores, kernels, window, min(pattern_length, length), seed))
         if progress is not None:
             progress(layer)
     profiles = [one.profile for one in layers]
@@ -108,7 +139,7 @@ def measure_heads(
         std=np.stack([profile.std for profile in profiles]),
         r2=np.stack([profile.r2 for profile in profiles]),
         r2_without_first=np.stack([one.r2_without_first for one in layers]),
-        r2_carried=_measure_carried(reading, length) if carried and reading.runs_alone else None,
+        r2_carried=r2_carried,
         window=layers[0].windows.size,
         window_starts=layers[0].windows.starts,
         window_r2=np.stack([one.windows.r2 for one in layers]),
@@ -173,12 +204,13 @@ def _stack_fits(layers: list[list[TisaFit]]) -> Fits:
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """What models of T5's family, MPNet and headway's encoders add to the scores of each layer and head, by offset."""
+    """What a model adds to the scores of each layer and head, by offset."""
 
     offsets: Array  # (N,), j - i; 0 and less for a causal model
     mean: Array  # (layers, H, N)
     std: Array  # (layers, H, N), over the pairs with one offset; 0 for a Toeplitz bias
     r2: Array  # (layers, H), Toeplitz R^2
+    terms: dict[str, Array]  # (layers, H, N), mean of each part, where a bias has several: "queries" is DeBERTa's c2p
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,13 +240,28 @@ def bias_curves(reading: Reading, length: int | None = None) -> Curves | None:
     length = reading.length(length)
     if reading.bias_of(0, length) is None:
         return None
-    layers = [
-        diagonals(_BiasMatrices(position_scores(reading, layer, length)), causal=reading.causal)
-        for layer in range(len(reading.layers))
-    ]
+    return curves_of([position_scores(reading, layer, length) for layer in range(len(reading.layers))])
+
+
+def curves_of(layers: Sequence[Scores]) -> Curves:
+    """Return the curves of what is added to the scores of each layer, and of its terms where there are several."""
+    whole = [diagonals(_BiasMatrices(scores), causal=scores.causal) for scores in layers]
+    terms: dict[str, list[Array]] = {}
+    for scores in layers:
+        for part in scores.bias.terms if isinstance(scores.bias, Sum) else ():
+            alone = _BiasMatrices(replace(scores, bias=part))
+            terms.setdefault(name_of_term(part), []).append(diagonals(alone, causal=scores.causal).mean)
     return Curves(
-        offsets=layers[0].offsets,
-        mean=np.stack([layer.mean for layer in layers]),
-        std=np.stack([layer.std for layer in layers]),
-        r2=np.stack([layer.r2 for layer in layers]),
+        offsets=whole[0].offsets,
+        mean=np.stack([layer.mean for layer in whole]),
+        std=np.stack([layer.std for layer in whole]),
+        r2=np.stack([layer.r2 for layer in whole]),
+        terms={name: np.stack(means) for name, means in terms.items() if len(means) == len(layers)},
     )
+
+
+def name_of_term(bias: Bias) -> str:
+    """Return what a term of a bias is called: whose vectors meet the offsets, or the name of its structure."""
+    if isinstance(bias, RelativeProducts):
+        return "keys" if bias.of_keys else "queries"
+    return "queries" if isinstance(bias, RelativeKeys) else type(bias).__name__.lower()

@@ -12,6 +12,7 @@ from typing import Any
 from headway.pretrained.analysis.anatomy import Reading
 from headway.pretrained.analysis.hugging_face import CONVERTED, FAMILIES, read_hugging_face
 from headway.pretrained.analysis.own_encoders import OWN, read_own
+from headway.pretrained.fusing.registry import FAMILIES as FUSED_FAMILIES
 from headway.storage import read_json
 
 STACKS = ("encoder", "decoder")
@@ -36,12 +37,24 @@ def read(model: Any, *, stack: str = "encoder") -> Reading:
 
 
 def check_supported(model_type: str) -> None:
-    """Raise for a model type of no known family."""
+    """Raise for a model type of no family whose parts are known."""
     if model_type.removeprefix(CONVERTED) not in FAMILIES and model_type != OWN:
         raise NotImplementedError(
             f"model: expected one of the types {', '.join([*FAMILIES, OWN])}, got {model_type!r}. "
-            f"A family is one row of headway/pretrained/analysis/hugging_face.py; converted models are read too."
+            f"A family is one row of headway/pretrained/analysis/hugging_face.py; converted models are read too, and "
+            f"`headway analyze` takes the models of text that `headway fuse` takes."
         )
+
+
+def is_fused_family(model_type: str | None) -> bool:
+    """Return whether a model's parts are not known here, but `headway.fuse` takes it."""
+    return model_type not in FAMILIES and model_type in FUSED_FAMILIES
+
+
+def check_analyzed(model_type: str) -> None:
+    """Raise for a model type that `analyze` does not take."""
+    if not is_fused_family(model_type):
+        check_supported(model_type)
 
 
 def load_model(source: str, *, revision: str | None = None) -> Any:
@@ -51,7 +64,7 @@ def load_model(source: str, *, revision: str | None = None) -> Any:
     """
     from transformers import AutoModel
 
-    return load_checked(source, check_supported, lambda config: AutoModel, revision=revision)
+    return load_checked(source, check_analyzed, lambda config: AutoModel, revision=revision)
 
 
 def load_masked_words(source: str, *, revision: str | None = None) -> Any:

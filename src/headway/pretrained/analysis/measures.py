@@ -5,19 +5,34 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from headway.pretrained.analysis.anatomy import Reading
-from headway.pretrained.analysis.head_measures import Curves, HeadMeasures, bias_curves, measure_heads, shrink
-from headway.pretrained.analysis.loading import read, revision_of
+from headway.pretrained.analysis.fused_models import CARRIED, FusedModel, read_fused
+from headway.pretrained.analysis.head_measures import (
+    Curves,
+    HeadMeasures,
+    bias_curves,
+    curves_of,
+    measure_heads,
+    measure_scores,
+    shrink,
+)
+from headway.pretrained.analysis.loading import is_fused_family, read, revision_of
 from headway.pretrained.analysis.matrices import Array
 from headway.pretrained.analysis.position_table import TableMeasures, gram, measure_table
 from headway.pretrained.analysis.scores import has_segments, segment_attention, segment_scores
-from headway.pretrained.analysis.text_measures import TextMeasures, measure_tokens, tokenize
+from headway.pretrained.analysis.text_measures import (
+    TextMeasures,
+    measure_text_scores,
+    measure_tokens,
+    tokenize,
+    tokenize_texts,
+)
 from headway.storage import atomic_path
 
 Progress = Callable[[int, int, str], None]  # steps done, steps in all, what was done
@@ -25,7 +40,7 @@ Progress = Callable[[int, int, str], None]  # steps done, steps in all, what was
 # Fields of one number or more for every offset, position, pixel or text: in the arrays, not in the JSON.
 LARGE = frozenset(
     {"offsets", "count", "mean", "variance", "std", "by_offset", "norms", "neighbours", "jump", "edges", "counts"}
-    | {"gram_picture", "picture", "corner", "attention", "each"}
+    | {"gram_picture", "picture", "corner", "attention", "each", "terms"}
 )
 
 
@@ -107,7 +122,8 @@ def analyze(
     """Measure what a model's positions learned.
 
     Args:
-        model: a transformers or headway model, with any head or none; see `headway.pretrained.analysis.FAMILIES`.
+        model: a transformers or headway model, with any head or none; see `headway.pretrained.analysis.FAMILIES`. Of a
+            model of text that `headway.fuse` takes and that is none of these, scores are recorded while it runs.
         tokenizer: the model's own, needed for `texts`.
         texts: real texts, for ranks and for what heads really attend to; each is cut to `text_length` tokens: 128
             unless given, or all that the model has room for.
@@ -121,6 +137,20 @@ def analyze(
     """
     if texts is not None and tokenizer is None:
         raise ValueError("tokenizer: expected the model's tokenizer, because texts were given, got None.")
+    kind = getattr(getattr(model, "config", None), "model_type", None)
+    if is_fused_family(kind):
+        if formula != "model":
+            raise ValueError(f"formula: expected model for {kind}, which is measured while it runs, got {formula!r}.")
+        return _analyze_fused(
+            read_fused(model, stack=stack),
+            tokenizer,
+            texts,
+            positions,
+            kernels=kernels,
+            text_length=text_length,
+            seed=seed,
+            progress=progress,
+        )
     reading = read(model, stack=stack)
     length = reading.length(positions)
     tokens = None if texts is None else tokenize(reading, tokenizer, texts, text_length)
@@ -151,6 +181,74 @@ def analyze(
         texts=None
         if tokens is None
         else measure_tokens(reading, tokens, progress=lambda n: steps.done(f"text {n + 1}")),
+    )
+
+
+def _analyze_fused(
+    model: FusedModel,
+    tokenizer: Any,
+    texts: Sequence[str] | None,
+    positions: int | None,
+    *,
+    kernels: Sequence[int],
+    text_length: int | None,
+    seed: int,
+    progress: Progress | None,
+) -> Measures:
+    """Measure a model whose scores are recorded while it runs."""
+    tokens = None
+    if texts is not None:
+        tokens = tokenize_texts(
+            tokenizer,
+            texts,
+            text_length,
+            words=model.words,
+            limit=model.limit,
+            takes_segments=model.takes_segments,
+        )
+    layers = model.position_scores(positions)
+    length, first = layers[0].length, layers[0]
+    table = None if model.positions is None else model.positions[:length]
+    steps = _Steps(progress, 1 + len(layers) + len(tokens or ()))
+    heads = measure_scores(
+        lambda layer: layers[layer],
+        range(len(layers)),
+        formula=CARRIED,
+        kernels=kernels,
+        seed=seed,
+        progress=lambda n: steps.done(f"layer {n}"),
+    )
+    curves = None if all(scores.bias is None for scores in layers) else curves_of(layers)
+    steps.done("bias curves")
+    facts = ModelFacts(
+        model_type=model.model_type,
+        layers=len(layers),
+        heads=first.heads,
+        head_dim=int(first.queries.shape[-1]),
+        width=int(model.model.config.hidden_size),
+        causal=first.causal,
+        positions=length,
+        limit=model.limit,
+        position_parameters=0 if model.positions is None else model.positions.size,
+        shared_layers=tuple(range(len(layers))),
+        revision=revision_of(model.model),
+    )
+    return Measures(
+        model=facts,
+        table=None if table is None else measure_table(table),
+        gram_picture=None if table is None else shrink(gram(table))[0],
+        heads=replace(heads, r2_carried=heads.r2),
+        segments=None,
+        curves=curves,
+        texts=None
+        if tokens is None
+        else measure_text_scores(
+            ((ids, model.text_scores(ids, segments)) for ids, segments in tokens),
+            head_dim=facts.head_dim,
+            causal=facts.causal,
+            adds_to_scores=curves is not None,
+            progress=lambda n: steps.done(f"text {n + 1}"),
+        ),
     )
 
 

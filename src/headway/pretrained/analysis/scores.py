@@ -155,7 +155,7 @@ def text_scores(reading: Reading, ids: Array, segments: Array | None = None) -> 
             whole += reading.segment_scores(layer)[:, own[:, None], own[None, :]]
     if any(score.bias is not None for score in scores):
         found["words"] = [score.scale * np.matmul(score.queries, score.keys.transpose(0, 2, 1)) for score in scores]
-        found["positions"] = [_added(score) for score in scores]
+        found["positions"] = [added(score) for score in scores]
     if reading.positions is not None:
         words, positions = input_parts(reading, ids, segments)
         found["words"][:1] = [words]
@@ -184,7 +184,8 @@ def input_parts(reading: Reading, ids: Array, segments: Array | None = None) -> 
     return scores(words), scores(reading.positions[: len(ids)].astype(np.float64))
 
 
-def _added(score: Scores) -> Array:
+def added(score: Scores) -> Array:  # (H, L, L)
+    """Return whole matrices of what is added to the scores of each head."""
     return np.broadcast_to(score.added(0, score.length, 0, score.length), (score.heads, score.length, score.length))
 
 

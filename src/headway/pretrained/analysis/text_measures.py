@@ -6,7 +6,7 @@ most; position added to the scores reaches d_h + d_p. Chen et al. (2021a), Fig. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -126,23 +126,35 @@ def measure_tokens(
     reading: Reading, tokens: Sequence[Tokens], *, progress: Callable[[int], None] | None = None
 ) -> TextMeasures:
     """Measure ranks and patterns on tokenized texts; one text's matrices are held at a time."""
-    found, patterns, repeated = [], [], []
-    for number, (ids, segments) in enumerate(tokens):
-        scores = text_scores(reading, ids, segments)
+    return measure_text_scores(
+        ((ids, text_scores(reading, ids, segments)) for ids, segments in tokens),
+        head_dim=reading.layers[0].head_dim,
+        causal=reading.causal,
+        adds_to_scores=reading.bias_of(0, SHORTEST) is not None or reading.segment_scores is not None,
+        progress=progress,
+    )
+
+
+def measure_text_scores(
+    texts: Iterable[tuple[Array, dict[str, list[Array]]]],  # ids of the tokens, and what `text_scores` returns
+    *,
+    head_dim: int,
+    causal: bool,
+    adds_to_scores: bool,
+    progress: Callable[[int], None] | None = None,
+) -> TextMeasures:
+    """Measure ranks and patterns of the scores of texts."""
+    found, patterns, repeated, lengths = [], [], [], []
+    for number, (ids, scores) in enumerate(texts):
         found.append({kind: ranks(np.stack(layers)) for kind, layers in scores.items()})
-        whole = [attention_patterns(Whole(layer), causal=reading.causal) for layer in scores["whole"]]
-        patterns.append(stack_patterns(whole))
-        repeated.append(_sum_same_token(scores["whole"], ids, causal=reading.causal))
+        patterns.append(stack_patterns([attention_patterns(Whole(layer), causal=causal) for layer in scores["whole"]]))
+        repeated.append(_sum_same_token(scores["whole"], ids, causal=causal))
+        lengths.append(len(ids))
         if progress is not None:
             progress(number)
     mean = average_patterns(patterns)
     return TextMeasures(
-        ranks=_gather_ranks(
-            found,
-            lengths=[len(ids) for ids, _ in tokens],
-            head_dim=reading.layers[0].head_dim,
-            adds_to_scores=reading.bias_of(0, SHORTEST) is not None or reading.segment_scores is not None,
-        ),
+        ranks=_gather_ranks(found, lengths=lengths, head_dim=head_dim, adds_to_scores=adds_to_scores),
         patterns=mean,
         kinds=mean.kinds(),
         same_token=_mean_over_tokens(repeated),
@@ -173,20 +185,35 @@ def _mean_over_tokens(found: Sequence[tuple[Array, float, int]]) -> SameToken | 
 def tokenize(reading: Reading, tokenizer: Any, texts: Sequence[str], length: int | None) -> list[Tokens]:
     """Tokenize texts, and return those that have enough tokens."""
     check_runs(reading)
+    takes_segments = reading.segments is not None or reading.segment_scores is not None
+    return tokenize_texts(
+        tokenizer, texts, length, words=len(reading.words), limit=reading.limit, takes_segments=takes_segments
+    )
+
+
+def tokenize_texts(
+    tokenizer: Any,
+    texts: Sequence[str],
+    length: int | None,
+    *,
+    words: int,
+    limit: int | None,
+    takes_segments: bool,
+) -> list[Tokens]:
+    """Tokenize texts for a model with so many words and at most `limit` positions."""
     if isinstance(texts, str):
         raise TypeError("texts: expected a list of texts, got one string. Wrap it in a list.")
     if length is None:
-        length = min(USUAL, reading.limit or USUAL)
-    if reading.limit is not None and length > reading.limit:
-        raise ValueError(f"text_length: expected at most {reading.limit} (the model's positions), got {length}.")
-    takes_segments = reading.segments is not None or reading.segment_scores is not None
+        length = min(USUAL, limit or USUAL)
+    if limit is not None and length > limit:
+        raise ValueError(f"text_length: expected at most {limit} (the model's positions), got {length}.")
     found = []
     for text in texts:
         encoded = tokenizer(text, truncation=True, max_length=length)
         ids = np.array(encoded["input_ids"])
-        if len(ids) and ids.max() >= len(reading.words):
+        if len(ids) and ids.max() >= words:
             raise ValueError(
-                f"tokenizer: expected ids below {len(reading.words)} (the model's words), got {ids.max()}. "
+                f"tokenizer: expected ids below {words} (the model's words), got {ids.max()}. "
                 f"Give the tokenizer the model was trained with."
             )
         segments = encoded.get("token_type_ids") if takes_segments else None

@@ -7,7 +7,9 @@ padding, (B, Lk) for padding in causal order, (B, 1, 1, Lk) for padding in any o
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +25,31 @@ from headway.running import may_read
 
 # Arguments that change the scores or the cache in ways that headway's attention does not have.
 UNSUPPORTED = ("softcap", "s_aux", "cache", "head_mask", "block_mask")
+
+
+class Call(NamedTuple):
+    """What headway's attention is given by one attention module."""
+
+    q: Tensor  # (B, H, Lq, D)
+    k: Tensor  # (B, Hk, Lk, D)
+    bias: Bias | None
+    mask: Tensor | None  # boolean, (B|1, H|1, Lq|1, Lk)
+    causal: bool
+    scale: float
+
+
+_RECORDS: list[list[Call]] = []  # of `recording`, the innermost last
+
+
+@contextmanager
+def recording() -> Iterator[list[Call]]:
+    """Record what fused models give attention, in a list that grows while they run."""
+    calls: list[Call] = []
+    _RECORDS.append(calls)
+    try:
+        yield calls
+    finally:
+        _RECORDS.pop()
 
 
 def mask_of_call(
@@ -142,6 +169,8 @@ def run(
         "scale": scale,
         "dropout": dropout,
     }
+    for calls in _RECORDS:
+        calls.append(Call(q, k, bias, mask, causal, q.shape[-1] ** -0.5 if scale is None else scale))
     weights = None
     if with_weights:
         mixed, weights = weighted(checked(q, k, v, **arguments))

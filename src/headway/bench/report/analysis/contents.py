@@ -43,6 +43,8 @@ def pack_arrays(saved: Saved) -> dict[str, Any]:
     if saved.measures["curves"] is not None:
         chosen["curve"] = (saved.per_head("curves.mean")[:, offsets], 16)
         chosen["curveSpread"] = (saved.per_head("curves.std")[:, offsets], 16)
+        for term in saved.curve_terms:
+            chosen[f"curveTerm {term}"] = (saved.per_head(f"curves.terms.{term}")[:, offsets], 16)
     return pack(chosen)
 
 

@@ -51,7 +51,10 @@ def list_figures(saved: Saved) -> Figures:
         figures["ranks.svg"] = (draw_ranks, (10, 3.8))
     if saved.measures["curves"] is not None:
         columns = min(4, layers)
-        figures["bias_curves.svg"] = (draw_curves, (3.2 * columns, 2.4 * -(-layers // columns)))
+        size = (3.2 * columns, 2.4 * -(-layers // columns))
+        figures["bias_curves.svg"] = (draw_curves, size)
+        for term in saved.curve_terms:
+            figures[f"bias_curves_{term}.svg"] = (partial(draw_curves, term=term), size)
     return figures
 
 
@@ -113,9 +116,10 @@ def draw_ranks(figure: Figure, saved: Saved) -> None:
     heads.legend()
 
 
-def draw_curves(figure: Figure, saved: Saved) -> None:
-    """Draw what is added to the scores by offset, a line for each head."""
-    mean, offsets = saved.arrays["curves.mean"], saved.arrays["curves.offsets"]
+def draw_curves(figure: Figure, saved: Saved, *, term: str | None = None) -> None:
+    """Draw what is added to the scores by offset, or one term of it, a line for each head."""
+    mean = saved.arrays["curves.mean" if term is None else f"curves.terms.{term}"]
+    offsets, what = saved.arrays["curves.offsets"], "" if term is None else f", {term}"
     columns = min(4, len(mean))
     grid = figure.subplots(-(-len(mean) // columns), columns, squeeze=False, sharex=True)
     for axes in grid.flat[len(mean) :]:
@@ -123,7 +127,7 @@ def draw_curves(figure: Figure, saved: Saved) -> None:
     for layer, axes in enumerate(grid.flat[: len(mean)]):
         for head, curve in enumerate(mean[layer]):
             axes.plot(offsets, curve, color=SERIES[head % len(SERIES)], linewidth=0.9)
-        axes.set(title=f"layer {layer}", xlabel="offset j − i")
+        axes.set(title=f"layer {layer}{what}", xlabel="offset j − i")
 
 
 def _by_layer(axes: Axes, name: str, values: Array, n: int) -> None:  # (layers, H)

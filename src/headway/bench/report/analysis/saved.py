@@ -34,6 +34,12 @@ class Saved:
         source = Path(self.config["model"])  # many folders are called "model", so that their parent is named too
         return str(Path(*source.parts[-2:])) if self.config["weights"] else str(source)
 
+    @property
+    def curve_terms(self) -> list[str]:
+        """Return the names of the terms of a bias that is a sum."""
+        start = "curves.terms."
+        return [name.removeprefix(start) for name in self.arrays if name.startswith(start)]
+
     def per_head(self, name: str) -> Array:
         """Reshape an array over layers and heads to one row for each head: (layers * H, ...)."""
         array = self.arrays[name]

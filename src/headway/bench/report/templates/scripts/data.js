@@ -11,6 +11,7 @@ async function unpack({ index, blob }) {
   const bytes = await new Response(stream).arrayBuffer();
   return {
     has: (name) => name in index,
+    under: (start) => Object.keys(index).filter((name) => name.startsWith(start)),
     shape: (name) => index[name].shape,
     get(name, row = 0) {
       const { shape, bits, at, low, step } = index[name];

@@ -74,7 +74,7 @@ function drawRankParts({ texts }, layer) {
 }
 
 function drawCurves({ model, curves, heads }, arrays) {
-  const offsets = arrays.get("offsets");
+  const offsets = arrays.get("offsets"), terms = arrays.under("curveTerm ");
   let reach, at = [0, 0];
   const again = () => {
     const [layer, head] = at, first = layer * model.heads;
@@ -83,10 +83,11 @@ function drawCurves({ model, curves, heads }, arrays) {
     const line = (other) => ({ x: offsets, y: arrays.get("curve", first + other), style: "0" });
     const others = Array.from({ length: model.heads }, (_, n) => n).filter((n) => n !== head).map(line);
     const chosen = line(head), spread = arrays.get("curveSpread", first + head);
+    const parts = terms.map((name, n) => ({ name: name.split(" ")[1], x: offsets, y: arrays.get(name, first + head), style: 2 + (n % 4) }));
     drawChart(document.getElementById("curve"), {
       label: `Bias by offset of the heads of layer ${layer}, head ${head} strong`, xLabel: "offset j − i", xName: "offset", yLabel: "bias",
       xRange: [Math.max(-reach, offsets[0]), Math.min(reach, offsets[offsets.length - 1])],
-      series: [{ ...chosen, name: `head ${head}`, style: 1 }, ...others],
+      series: [{ ...chosen, name: `head ${head}`, style: 1 }, ...parts, ...others],
       bands: [around(offsets, chosen.y, spread)],
     });
   };
