@@ -26,6 +26,7 @@ ALLOWED = {  # room -> rooms it may import, beside storage.py (docs/architecture
     "bench/data": set(),
     "bench/tasks": {
         *LIBRARY,
+        "pretrained/analysis",
         "pretrained/conversion",
         "bench/data",
         "bench/processes",

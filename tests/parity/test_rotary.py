@@ -120,3 +120,79 @@ def test_interleaved_is_the_published_rotate_every_two(build):
     for before, after in zip((q, k), got, strict=True):  # GPT-J works in (B, L, H, D)
         published = apply_rotary_pos_emb(before.transpose(1, 2), angle.sin()[None], angle.cos()[None])
         assert_close(after, published.transpose(1, 2), **EXACT)
+
+
+def turned_by(enc, position, d):
+    """Angles at one position, read from how it turns the unit vectors of each pair."""
+    unit = torch.zeros(1, 2, 1, d, dtype=torch.float64)
+    unit[..., 0::2] = 1.0
+    turned, _ = enc.rotate(unit, unit, q_start=position)
+    return torch.atan2(turned[0, 0, 0, 1::2], turned[0, 0, 0, 0::2])
+
+
+@pytest.mark.parametrize("scaling", [None, "linear", "ntk", "yarn"])
+@pytest.mark.parametrize("factor", [1.0, 4.0])
+def test_frequencies_of_longer_texts(build, scaling, factor):
+    """Chen et al. (2023) and Peng et al. (2023), Secs. 3.1 and 3.2, number by number."""
+    if scaling is None and factor > 1:
+        return
+    d, base = 16, 100.0
+    enc = build("rope", head_dim=d, base=base, scaling=scaling, factor=factor, max_length=512)
+    for i, angle in enumerate(turned_by(enc, 1, d)):
+        theta = base ** (-2 * i / d)
+        if scaling == "linear":
+            theta /= factor
+        elif scaling == "ntk":
+            theta = (base * factor ** (d / (d - 2))) ** (-2 * i / d)
+        elif scaling == "yarn":
+            wavelength = 2 * math.pi / theta
+            ratio = 512 / wavelength
+            ramp = 0.0 if ratio < 1 else 1.0 if ratio > 32 else (ratio - 1) / 31
+            theta = (1 - ramp) * theta / factor + ramp * theta
+        assert_close(angle.item(), theta, rtol=1e-9, atol=0)
+
+
+def test_scalings_differ_where_their_papers_say(build):
+    """ntk: the fastest pair as it was, the slowest interpolated. yarn: pairs of more than 32 turns as they were."""
+    d, factor = 16, 4.0
+    plain, linear, ntk, yarn = (
+        turned_by(build("rope", head_dim=d, base=10000.0, max_length=512, **options), 1, d)
+        for options in ({}, *({"scaling": each, "factor": factor} for each in ("linear", "ntk", "yarn")))
+    )
+    assert_close(ntk[0], plain[0])
+    assert_close(ntk[-1], linear[-1])
+    assert_close(yarn[0], plain[0])  # 81 turns in 512 positions
+    assert_close(yarn[-1], linear[-1])  # a part of one turn
+    assert (yarn[1:-1] <= plain[1:-1]).all() and (yarn[1:-1] >= linear[1:-1]).all()
+
+
+def test_yarn_makes_scores_greater(build):
+    """Peng et al. (2023), Sec. 3.4: sqrt(1 / t) = 0.1 ln s + 1, of q and of k."""
+    enc = build("rope", head_dim=16, scaling="yarn", factor=8.0)
+    assert enc.scale == pytest.approx(16**-0.5 * (0.1 * math.log(8.0) + 1.0) ** 2)
+    assert build("rope", head_dim=16, scaling="linear", factor=8.0).scale is None
+
+
+def test_linear_is_transformers_own(build):
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    rope = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+    config = LlamaConfig(hidden_size=32, num_attention_heads=2, head_dim=16, rope_parameters=rope)
+    enc = build("rope", head_dim=16, scaling="linear", factor=4.0)
+    wanted = LlamaRotaryEmbedding(config).inv_freq.double()
+    assert_close(enc.frequencies(wanted.device), wanted, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"scaling": "dynamic", "factor": 2.0}, "scaling: expected None or one of linear, ntk, yarn, got 'dynamic'"),
+        ({"factor": 2.0}, "factor: expected 1 without scaling, got 2.0"),
+        ({"scaling": "yarn", "factor": 0.5}, "factor: expected at least 1"),
+        ({"scaling": "ntk", "factor": 2.0, "head_dim": 2}, "scaling: ntk expected at least 4 coordinates"),
+    ],
+)
+def test_wrong_scalings_are_refused(build, options, said):
+    with pytest.raises(ValueError, match=said):
+        build("rope", **options)

@@ -75,6 +75,24 @@ def test_beyond_max_length_clips(build, q_len, k_len, q_start):
     assert_close(enc.bias(1, q_len, k_len, q_start).dense(), expected, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("reach", [0, 3, 14])
+@pytest.mark.parametrize(("q_len", "k_len", "q_start"), [(16, 16, 0), (21, 21, 0), (1, 40, 39), (3, 30, 20)])
+def test_offsets_beyond_reach_share_the_outermost_values(build, reach, q_len, k_len, q_start):
+    enc = build("diet-rel", reach=reach)
+    assert enc.values.shape == (2, 2, 2 * reach + 1)
+    expected = torch.empty(1, 2, q_len, k_len, dtype=torch.float64)
+    for h in range(2):
+        for i in range(q_len):
+            for j in range(k_len):
+                expected[0, h, i, j] = enc.values[1, h, max(-reach, min(reach, j - q_start - i)) + reach]
+    assert_close(enc.bias(1, q_len, k_len, q_start).dense(), expected, rtol=0, atol=0)
+
+
+def test_a_reach_beyond_the_text_is_refused(build):
+    with pytest.raises(ValueError, match=r"reach: expected 0 to 15 \(max_length - 1\), got 16"):
+        build("diet-rel", reach=16)
+
+
 def test_beyond_max_length_raises_when_asked(build):
     enc = build("diet-rel", beyond="raise")
     assert enc.bias(0, 16, 16).shape == (1, 2, 16, 16)

@@ -39,7 +39,8 @@ def analyze(
     Examples:
       headway analyze runs/diet-rel/model --out analysis/diet-rel
       headway analyze bert-base-uncased --text book.txt --out analysis/bert --open
-      headway analyze microsoft/deberta-v3-base --positions 128 --out analysis/deberta
+      headway analyze microsoft/deberta-v3-base --positions 128 \\
+        --out analysis/deberta
       headway analyze t5-small --stack decoder --positions 256 --kernels 1,2 \\
         --out analysis/t5
     """

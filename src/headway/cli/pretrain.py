@@ -16,9 +16,11 @@ from headway.cli.settings import Changes
 from headway.storage import read_json
 
 SHOWN = (
-    *("model=model.preset", "model.encoding", "text.corpus", "text.tokenizer", "text.data", "text.length"),
+    *("model=model.preset", "model.encoding", "start=start.model"),
+    *("text.corpus", "text.tokenizer", "text.data", "text.length"),
     *("optimisation.steps", "optimisation.batch", "optimisation.learning_rate", "seed"),
 )
+AUTO = "transformers.AutoModelForMaskedLM"
 TRAINED = ("text.kind", "text.vocab_size")  # of a tokenizer
 MADE = ("text.corpus", "text.text_field", "text.skip_bad_lines", "text.tokenizer", "text.validation", *TRAINED)
 
@@ -33,27 +35,34 @@ def pretrain(
     """Pretrain an encoder on masked words, from raw text to a model that transformers loads.
 
     Trains a tokenizer if none is given, cuts the text into sequences, trains, and saves. Without a corpus it learns the
-    built-in language, in a few minutes on a laptop. Killed at any moment, it goes on with --resume and ends the same.
+    built-in language, in a few minutes on a laptop. With --start it goes on from a model: one of ours, what `headway
+    convert` made, or any of transformers that predicts masked words. Killed at any moment, it goes on with --resume and
+    ends the same.
 
     \b
     Examples:
       headway pretrain --encoding diet-abs:rank=32
       headway pretrain --recipe small --corpus books.txt --encoding tisa \\
         --out runs/tisa
+      headway pretrain --start runs/bert-tisa --corpus books.txt --steps 2000
       torchrun --nproc-per-node 8 -m headway pretrain --recipe paper \\
         --encoding diet-rel
     """
+    if given.get("start.model") is not None:
+        others = [path for path in given if path.startswith("model.")]
+        given.refuse(others, "beside --start", advice="Its own model is taken; `headway convert` changes positions.")
+        given.refuse(("text.tokenizer", *TRAINED), "beside --start", advice="Its own tokenizer is taken.")
     if "text.data" in given:
         given.refuse(MADE, f"beside --data, because {given.get('text.data')} is made already")
     if given.get("text.tokenizer") is not None:
         given.refuse(TRAINED, f"beside --tokenizer, because {given.get('text.tokenizer')} is trained already")
     config = given.apply(named(recipe))
     tell_of_new(options["out"] or config.default_folder, resume=options["resume"])
-    tell(run(config, **options))
+    tell(run(config, **options), "headway.models.EncoderForMaskedLM" if config.start.model is None else AUTO)
 
 
-def tell(result: Result) -> None:
-    """Name what was written, once, and let the other processes go."""
+def tell(result: Result, loader: str) -> None:
+    """Name what was written, and what loads it, once, and let the other processes go."""
     state = PartialState()
     if state.is_main_process:
         _tell_of_skipped(Path(result.folder) / "data" / "shards" / "index.json")
@@ -62,7 +71,7 @@ def tell(result: Result) -> None:
             f"{result.tokens_per_second:,.0f} tokens/s\n"
             f"evaluation: loss {result.evaluation_loss:.3f}, {result.masked_accuracy:.1%} of masked words named\n"
             f"wrote {result.folder}: {', '.join(sorted(path.name for path in Path(result.folder).glob('[!.]*')))}\n"
-            f'load it with headway.models.EncoderForMaskedLM.from_pretrained("{result.folder}/model")'
+            f'load it with {loader}.from_pretrained("{result.folder}/model")'
         )
     state.destroy_process_group()
 

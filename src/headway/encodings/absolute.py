@@ -86,6 +86,12 @@ def angles(
     base: float = 10000.0,
 ) -> Tensor:  # (..., L, ceil(width / 2))
     """Compute position / base^(2i / width) for i = 0, 1, ..., in float64 (float32 on devices without float64)."""
-    dtype = torch.float32 if position.device.type == "mps" else torch.float64
-    exponent = torch.arange(0, width, 2, device=position.device).to(dtype) / width
-    return position.to(dtype)[..., None] * base**-exponent
+    frequency = frequencies(width, base, position.device)
+    return position.to(frequency.dtype)[..., None] * frequency
+
+
+def frequencies(width: int, base: float, device: torch.device) -> Tensor:  # (ceil(width / 2),)
+    """Compute base^(-2i / width) for i = 0, 1, ..., in float64 (float32 on devices without float64)."""
+    dtype = torch.float32 if device.type == "mps" else torch.float64
+    exponent = torch.arange(0, width, 2, device=device).to(dtype) / width
+    return base**-exponent

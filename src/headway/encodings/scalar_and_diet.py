@@ -119,12 +119,16 @@ class DietRel(PositionEncoding):
     """One learned number per head and offset.
 
     Paper:    Chen et al. (2021b), Eq. (3)
-    Formula:  bias[h, i, j] = values[l, h, j - i + max_length - 1]
-    Symbols:  R -> values, (layers, heads, 2 * max_length - 1)
+    Formula:  bias[h, i, j] = values[l, h, j - i + reach]
+    Symbols:  R -> values, (layers, heads, 2 * reach + 1);  reach = max_length - 1 in the paper
     Departs:  indexed by j - i, the paper by i - j, and sqrt(d_h) for its sqrt(d). Beyond max_length it is silent;
               offsets outside the table take its outermost values (Shaw's clipping), or raise with `beyond="raise"`
-    Yields:   Toeplitz, layers * heads * (2 * max_length - 1) parameters
+    Yields:   Toeplitz, layers * heads * (2 * reach + 1) parameters
     Checked:  tests/parity/test_scalar_and_diet.py
+
+    The outermost values of the paper's table belong to the first and the last token of the longest texts alone, and are
+    hardly trained, so that texts longer than those of training get values at random. A smaller `reach` lets all greater
+    offsets share the outermost values, as Shaw's do.
     """
 
     name = "diet-rel"
@@ -133,15 +137,24 @@ class DietRel(PositionEncoding):
     default_sharing = "none"
 
     def __init__(
-        self, dims: Dimensions, *, sharing: str | None = None, beyond: str = "clip", init_std: float = 0.02
+        self,
+        dims: Dimensions,
+        *,
+        sharing: str | None = None,
+        beyond: str = "clip",
+        reach: int | None = None,
+        init_std: float = 0.02,
     ) -> None:
         super().__init__(dims, sharing=sharing)
+        self.reach = dims.max_length - 1 if reach is None else reach
+        if not 0 <= self.reach < dims.max_length:
+            raise ValueError(f"reach: expected 0 to {dims.max_length - 1} (max_length - 1), got {reach}.")
         if beyond not in ("clip", "raise"):
             raise ValueError(f"beyond: expected clip or raise, got {beyond!r}.")
         self.beyond = beyond
         self.extends = beyond == "clip"  # type: ignore[misc]  # overrides the class variable
         self.init_std = init_std
-        self.values = nn.Parameter(torch.empty(self.layer_sets, self.head_sets, 2 * dims.max_length - 1))
+        self.values = nn.Parameter(torch.empty(self.layer_sets, self.head_sets, 2 * self.reach + 1))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -151,11 +164,11 @@ class DietRel(PositionEncoding):
         self, layer: int, q_len: int, k_len: int, q_start: int, segments: Tensor | None, documents: Tensor | None
     ) -> Bias:
         values = self.values[self.layer_set(layer)]
-        reach = self.dims.max_length - 1
+        longest = self.dims.max_length - 1
         first, last = -(q_start + q_len - 1), k_len - 1 - q_start  # least and greatest offset asked for
-        if self.beyond == "raise" and (first < -reach or last > reach):
+        if self.beyond == "raise" and (first < -longest or last > longest):
             raise ValueError(
-                f"positions: expected offsets within -{reach}..{reach} (max_length of {self.name}), "
+                f"positions: expected offsets within -{longest}..{longest} (max_length of {self.name}), "
                 f"got {first}..{last}. Build it with a larger max_length or beyond='clip'."
             )
         return Toeplitz.clipped(values[None], q_len, k_len, q_start)
@@ -165,10 +178,10 @@ class RelScalar(DietRel):
     """The earlier name of DIET-REL.
 
     Paper:    Chen et al. (2021a), Eqs. (8) and (11)
-    Formula:  bias[h, i, j] = values[l, h, j - i + max_length - 1]
-    Symbols:  R -> values, (layers, heads, 2 * max_length - 1)
+    Formula:  bias[h, i, j] = values[l, h, j - i + reach]
+    Symbols:  R -> values, (layers, heads, 2 * reach + 1);  reach = max_length - 1 in the paper
     Departs:  as DIET-REL; the paper's term S_ij is the encoding's `segments="per-head"`
-    Yields:   Toeplitz, layers * heads * (2 * max_length - 1) parameters
+    Yields:   Toeplitz, layers * heads * (2 * reach + 1) parameters
     Checked:  tests/parity/test_scalar_and_diet.py
     """
 

@@ -1,6 +1,6 @@
 """Masked-language-model pretraining: `run(config) -> Result`."""
 
-from headway.bench.tasks.pretrain.config import EncoderChoice, PretrainConfig, Text
+from headway.bench.tasks.pretrain.config import EncoderChoice, PretrainConfig, Start, Text
 from headway.bench.tasks.pretrain.pretraining import Result, load_checkpoint, run
 from headway.bench.tasks.training.run_folder import RunStopped
 from headway.bench.tasks.training.settings import Intervals, Optimisation
@@ -12,6 +12,7 @@ __all__ = [
     "PretrainConfig",
     "Result",
     "RunStopped",
+    "Start",
     "Text",
     "load_checkpoint",
     "run",

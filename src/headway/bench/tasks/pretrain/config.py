@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from headway.bench.data.text.sampling import ALPHA
@@ -107,10 +108,32 @@ def without_language(source: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """A model that training goes on from, in place of a new one.
+
+    Args:
+        model: folder, or name on the Hub, of a model to go on from: one of headway's encoders, what headway convert
+            made, or any model of transformers that predicts masked words. Its tokenizer and its positions are taken.
+        encoding: the encoding of one of headway's encoders with other options and the same parameters, such as
+            rope:scaling=yarn,factor=4; its own unless given.
+        revision: branch, tag or commit of a model on the Hub.
+    """
+
+    model: str | None = None
+    encoding: str | None = None
+    revision: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.model is None and (self.encoding or self.revision):
+            raise ValueError("start: expected a model to go on from beside its encoding or revision, got none.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PretrainConfig:
     """All settings of a pretraining run.
 
     Args:
+        model: a new encoder; not used with a model to start from.
         seed: seed of weights, batches, masks and dropout.
     """
 
@@ -118,10 +141,15 @@ class PretrainConfig:
     text: Text
     optimisation: Optimisation
     intervals: Intervals = field(default_factory=Intervals)
+    start: Start = field(default_factory=Start, metadata=OMIT_DEFAULT)
     seed: int = 0
 
     def __post_init__(self) -> None:
         at_least("seed", self.seed, 0)
+        if self.start.model is not None:
+            if self.text.data is None and self.text.tokenizer is None:
+                object.__setattr__(self, "text", replace(self.text, tokenizer=self.start.model))
+            return
         self.model.config(length=self.text.length if self.text.data is None else 1)  # data has its own length
 
     def resolved(self, device: str) -> PretrainConfig:
@@ -132,4 +160,5 @@ class PretrainConfig:
     def default_folder(self) -> str:
         """Return the folder of a run for which none is named; it ends with a hash of what changes the model."""
         matters = {name: value for name, value in flat(settings(self)).items() if name not in FREE}
-        return f"runs/pretrain-{self.model.preset}-{self.model.choice.name}-{config_hash(matters)}"
+        model = f"{self.model.preset}-{self.model.choice.name}"
+        return f"runs/pretrain-{Path(self.start.model).name if self.start.model else model}-{config_hash(matters)}"

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedModel
 
 from headway.bench.tasks.pretrain.config import FREE, PretrainConfig
+from headway.bench.tasks.pretrain.start import load_start
 from headway.bench.tasks.pretrain.text import PreparedText, prepare_text
 from headway.bench.tasks.training import checkpoint
 from headway.bench.tasks.training.checkpoint import save_model
@@ -92,13 +93,7 @@ def _train(
     text = prepare_text(config, folder.path / "data", processes, show=progress, continues=folder.has_checkpoint)
     processes.on_main(lambda: folder.check_data(text.fingerprint, config.text.data or folder.path / "data"))
     torch.manual_seed(config.seed)
-    model = EncoderForMaskedLM(
-        config.model.config(
-            length=config.text.length,
-            vocab_size=text.training.shards.vocab_size,
-            pad_token_id=text.tokenizer.pad_token_id,
-        )
-    )
+    model = _model(config, text)
     parameters = model.num_parameters()
     training = Training(
         MaskedWords(model),
@@ -111,7 +106,7 @@ def _train(
         folder=folder,
         processes=processes,
         fsdp=fsdp,
-        graphs=graphs,
+        graphs=graphs and isinstance(model, EncoderForMaskedLM),  # other models may read their masks on the host
     )
     last = training.run(show=progress, tensorboard=tensorboard)
     tensors = checkpoint.model_tensors(model, wanted=processes.main)
@@ -133,6 +128,19 @@ def _train(
         return result
 
     return processes.on_main(finish)
+
+
+def _model(config: PretrainConfig, text: PreparedText) -> PreTrainedModel:
+    """Make a new encoder, or load the model that training goes on from."""
+    if config.start.model is not None:
+        return load_start(config.start, text.tokenizer, config.text.length)
+    return EncoderForMaskedLM(
+        config.model.config(
+            length=config.text.length,
+            vocab_size=text.training.shards.vocab_size,
+            pad_token_id=text.tokenizer.pad_token_id,
+        )
+    )
 
 
 def evaluate_held_out(
