@@ -74,12 +74,12 @@ def test_text_of_its_own_is_cut_by_the_model_s_tokenizer_at_any_length(rope, tmp
 
 def test_the_encoding_may_have_other_options(rope, tmp_path):
     run, before = rope
-    wider = on(run / "model", run / "data", encoding="rope:segments=none,scaling=linear,factor=4", **STILL)
+    wider = on(run / "model", run / "data", encoding="rope:scaling=linear,factor=4", **STILL)
     changed = pretrain(wider, tmp_path / "wider")
     assert abs(changed.evaluation_loss - before.evaluation_loss) > 1e-5
     saved = AutoModelForMaskedLM.from_pretrained(tmp_path / "wider" / "model")
     assert "scaling=linear" in saved.config.encoding
-    other = on(run / "model", run / "data", encoding="diet-rel:segments=none")
+    other = on(run / "model", run / "data", encoding="diet-rel")
     with pytest.raises(ValueError, match="expected rope:segments=none with options that leave its parameters"):
         pretrain(other, tmp_path / "other")
 

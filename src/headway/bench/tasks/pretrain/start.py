@@ -10,6 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 import headway.pretrained.conversion  # noqa: F401  registers converted models with transformers
 from headway.bench.tasks.pretrain.config import Start
+from headway.encodings import EncodingChoice
 from headway.models import EncoderForMaskedLM
 from headway.pretrained.analysis.loading import load_masked_words, load_tokenizer
 from headway.pretrained.conversion.converted import Converted, max_length_of
@@ -34,14 +35,18 @@ def load_start(start: Start, tokenizer: PreTrainedTokenizerFast, length: int) ->
 
 
 def with_encoding(model: Any, encoding: str) -> EncoderForMaskedLM:
-    """Return a copy of one of headway's encoders whose encoding has other options and the same parameters."""
+    """Return a copy of one of headway's encoders whose encoding has other options and the same parameters.
+
+    Segments stay as they are unless `encoding` says otherwise.
+    """
     if not isinstance(model, EncoderForMaskedLM):
         raise ValueError(
             f"encoding: expected one of headway's encoders to give other options to, got a {type(model).__name__}. "
             f"`headway convert` gives other models other positions."
         )
     config = copy.deepcopy(model.config)
-    was, config.encoding = config.encoding, encoding
+    was, asked = EncodingChoice.parse(config.encoding), EncodingChoice.parse(encoding)
+    config.encoding = str(asked if asked.segments else asked.with_segments(was.segments, was.segment_sharing))
     changed = EncoderForMaskedLM(config)
     try:
         changed.load_state_dict(model.state_dict())
