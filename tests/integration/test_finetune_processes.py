@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 
 SHARED = """
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
 from types import SimpleNamespace
 from headway.bench.tasks.finetune import workers
@@ -28,6 +28,7 @@ class Stub:
 workers.SweepRunner, workers.steps_of = Stub, lambda config, data: 1  # in worker processes, too
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     todo = [(0, (1e-3, seed)) for seed in range(6)]
     sweep = SimpleNamespace(config=None, data=None)
     list(workers.run_in_workers([sweep], todo, jobs=2, cpu=True, graphs=False))

@@ -165,7 +165,8 @@ def test_workers_that_are_busy_are_killed_in_the_end():
 
 
 INTERRUPTED = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 from headway.bench.processes import Worker, ending
 sys.path.append(sys.argv[1])
 from test_processes import prepare
@@ -206,7 +207,7 @@ def test_ctrl_c_while_workers_start_is_the_parents_alone(tmp_path, method):
     )
     assert parent.stdout is not None and parent.stdout.readline() == "imported\n"
     os.killpg(parent.pid, signal.SIGINT)
-    out, errors = parent.communicate()
+    out, errors = parent.communicate(timeout=60)
     assert (out, errors) == ("interrupted\n", "")
 
 

@@ -82,6 +82,8 @@ def test_gradient_checkpointing(name, reentrant, same):
         pytest.skip("transformers cannot checkpoint it")
     if reentrant and TINY[name].sizes.get("norm_rel_ebd") and TINY[name].sizes["relative_attention"]:
         pytest.skip("transformers cannot do that: a second backward pass through the normalisation of the table")
+    if reentrant and name.startswith("wavlm"):
+        pytest.skip("transformers cannot do that: the backward pass of its layers, which hand on a bias, never ends")
     if reentrant and (TINY[name].kind == "image" or name == "speecht5"):
         pytest.skip("transformers cannot do that: a second backward pass through the bias, hooks that expect a tensor")
     for each in (model, other):
