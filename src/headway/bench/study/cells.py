@@ -148,8 +148,13 @@ def _read_minimal_pairs(plan: Plan, row: Row, column: Column, finished: Finished
 
 
 def _read_length(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
-    """Read the loss at one length; the cell is empty if the encoding has no positions for it."""
-    measured = [(each, result["losses"]) for each, result in finished if each.job.kind == "lengths"]
+    """Read the loss at one length; the cell is empty if the encoding has no positions for it.
+
+    Columns with task="longer" show the loss after a further training on longer texts.
+    """
+    measured = [
+        (each, result["losses"]) for each, result in finished if each.job.kind == "lengths" and each.task == column.task
+    ]
     missing = any(losses[column.value] is None for _, losses in measured)
     values = {
         str(each.seed): column.scale * losses[column.value]

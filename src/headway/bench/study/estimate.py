@@ -27,7 +27,7 @@ SECONDS = {  # of jobs that do not train
     "minimal-pairs": 40.0,
     "cost": 120.0,
 }
-TRAINED = ("pretrain", "trial", "finetune", "translate")
+TRAINED = ("pretrain", "trial", "longer", "finetune", "translate")
 START = 5.0  # seconds in which a job starts
 BYTES = {
     "text": 50e6,
@@ -104,7 +104,7 @@ def wall_time(jobs: Sequence[Job], estimates: Estimates, slots: int) -> float:
 def work(job: Job) -> float:
     """Return the number of tokens that all runs of a job train on; 1 for jobs that do not train."""
     config = job.config
-    if job.kind in ("pretrain", "trial"):
+    if job.kind in ("pretrain", "trial", "longer"):
         return float(config["optimisation"]["steps"] * config["optimisation"]["batch"] * config["text"]["length"])
     if job.kind == "finetune":
         return float(_examples_seen(config) * config["protocol"]["length"])

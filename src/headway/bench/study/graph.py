@@ -10,7 +10,7 @@ from headway.bench.data.translation.parallel import split_names
 from headway.bench.study.job import Job
 from headway.bench.study.plan import VOCABULARIES, Plan, RateGrid, Row
 from headway.bench.tasks.finetune import FinetuneConfig, Grid
-from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig
+from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig, Start, Text
 from headway.bench.tasks.translate import Optimisation as TranslateOptimisation
 from headway.bench.tasks.translate import TranslateConfig
 from headway.storage import plain_settings
@@ -48,7 +48,7 @@ def jobs(plan: Plan) -> list[Planned]:
         Planned(job=_baseline_job(config), task=task) for task, config in plan.finetune.items() if config.has_baselines
     ]
     if plan.pretrain is not None:
-        text = _text_job(plan.pretrain)
+        text = _text_job(plan.pretrain.text)
         planned.append(Planned(job=text))
         for row in plan.rows:
             for seed in () if row.model else plan.pretraining_seeds(row):
@@ -70,9 +70,9 @@ def jobs(plan: Plan) -> list[Planned]:
     return planned
 
 
-def _text_job(config: PretrainConfig) -> Job:
-    settings = {name: value for name, value in plain_settings(config.text).items() if name not in IRRELEVANT_TO_TEXT}
-    return Job(kind="text", config=settings, label=f"text: {', '.join(config.text.corpus)}")
+def _text_job(text: Text) -> Job:
+    settings = {name: value for name, value in plain_settings(text).items() if name not in IRRELEVANT_TO_TEXT}
+    return Job(kind="text", config=settings, label=f"text: {', '.join(text.corpus)}")
 
 
 def _baseline_job(config: FinetuneConfig) -> Job:
@@ -85,19 +85,13 @@ def _pretrained_row(plan: Plan, row: Row, seed: int, text: Job) -> list[Planned]
     A seed that is not among the plan's `seeds` is there to show what seeds change, and is only pretrained.
     """
     assert plan.pretrain is not None
-    config = replace(plan.pretrain, model=pretrained_model(plan, row), seed=seed)
-    config = replace(config, optimisation=_with_position_rate(config.optimisation, row))
-    rates = [] if plan.rates is None else _rate_jobs(plan.rates, row, config, text)
     suffix = f", seed {seed}" if len(plan.pretraining_seeds(row)) > 1 else ""
-    pretrained = Job(
-        kind="pretrain",
-        config=plain_settings(config),
-        needs={"text": text.key},
-        reads={"rates": rates[-1].job.key} if rates else {},
-        label=f"pretrain {row.name}{suffix}",
-        weights=count_layer_weights(config.model.config()),
-    )
-    planned = [*(rates if seed == plan.seeds[0] else []), Planned(job=pretrained, row=row.name, seed=seed)]
+    if row.pretrained_as:
+        *_, pretrained = _pretraining(plan, plan.row(row.pretrained_as), seed, text)
+        return _lengths(plan, row, pretrained, seed, text, suffix) if seed in plan.seeds else []
+    *rates, pretrained = _pretraining(plan, row, seed, text)
+    planned = [Planned(job=job, row=row.name, seed=plan.rates.seed) for job in rates if plan.rates is not None]
+    planned = [*(planned if seed == plan.seeds[0] else []), Planned(job=pretrained, row=row.name, seed=seed)]
     if seed not in plan.seeds:
         return planned
     if row.step is not None:
@@ -110,14 +104,7 @@ def _pretrained_row(plan: Plan, row: Row, seed: int, text: Job) -> list[Planned]
         )
         planned.append(Planned(job=pretrained, row=row.name, seed=seed))
     planned += _finetuned_row(plan, row, pretrained, seed, suffix)
-    if plan.lengths:
-        job = Job(
-            kind="lengths",
-            config={"lengths": list(plan.lengths)},
-            needs={"pretrain": pretrained.key, "text": text.key},
-            label=f"lengths, {row.name}{suffix}",
-        )
-        planned.append(Planned(job=job, row=row.name, seed=seed))
+    planned += _lengths(plan, row, pretrained, seed, text, suffix)
     if plan.minimal_pairs:
         job = Job(
             kind="minimal-pairs",
@@ -138,7 +125,74 @@ def _pretrained_row(plan: Plan, row: Row, seed: int, text: Job) -> list[Planned]
     return planned
 
 
-def _rate_jobs(grid: RateGrid, row: Row, config: PretrainConfig, text: Job) -> list[Planned]:
+def _pretraining(plan: Plan, row: Row, seed: int, text: Job) -> list[Job]:
+    """List the jobs that choose a row's rates, if the plan has a grid of them, and last its pretraining."""
+    assert plan.pretrain is not None
+    config = replace(plan.pretrain, model=pretrained_model(plan, row), seed=seed)
+    config = replace(config, optimisation=_with_position_rate(config.optimisation, row))
+    rates = [] if plan.rates is None else _rate_jobs(plan.rates, row, config, text)
+    suffix = f", seed {seed}" if len(plan.pretraining_seeds(row)) > 1 else ""
+    pretrained = Job(
+        kind="pretrain",
+        config=plain_settings(config),
+        needs={"text": text.key},
+        reads={"rates": rates[-1].key} if rates else {},
+        label=f"pretrain {row.name}{suffix}",
+        weights=count_layer_weights(config.model.config()),
+    )
+    return [*rates, pretrained]
+
+
+def _lengths(plan: Plan, row: Row, pretrained: Job, seed: int, text: Job, suffix: str) -> list[Planned]:
+    """List the losses by length of a row's model and, where the plan says so, its training on longer texts."""
+    if not plan.lengths:
+        return []
+    encoding = {"encoding": str(row.position)} if row.pretrained_as else {}
+    before = Job(
+        kind="lengths",
+        config={"lengths": list(plan.lengths), **encoding},
+        needs={"pretrain": pretrained.key, "text": text.key},
+        label=f"lengths, {row.name}{suffix}",
+    )
+    planned = [Planned(job=before, row=row.name, seed=seed)]
+    if plan.longer is None:
+        return planned
+    assert plan.pretrain is not None
+    recipe, times = plan.pretrain, plan.longer.times
+    optimisation = replace(
+        recipe.optimisation,
+        steps=max(1, round(plan.longer.share * recipe.optimisation.steps)),
+        batch=max(1, recipe.optimisation.batch // times),
+    )
+    longer = replace(recipe.text, length=times * recipe.text.length)
+    config = replace(
+        recipe,
+        start=Start(model="the pretrained encoder of the row", **encoding),  # the job fills in the folder
+        model=pretrained_model(plan, row),
+        text=longer,
+        optimisation=optimisation,
+        intervals=replace(recipe.intervals, evaluate=optimisation.steps, checkpoint=optimisation.steps, keep=1),
+        seed=seed,
+    )
+    long_text = replace(_text_job(longer), needs={"tokenizer": text.key}, label=f"text of {longer.length} tokens")
+    trained = Job(
+        kind="longer",
+        config={**plain_settings(config), "rate": plan.longer.rate},
+        needs={"pretrain": pretrained.key, "text": long_text.key},
+        label=f"longer texts, {row.name}{suffix}",
+        weights=pretrained.weights,
+    )
+    after = Job(
+        kind="lengths",
+        config={"lengths": list(plan.lengths)},
+        needs={"pretrain": trained.key, "text": text.key},
+        label=f"lengths after longer texts, {row.name}{suffix}",
+    )
+    planned.append(Planned(job=long_text))
+    return planned + [Planned(job=job, row=row.name, seed=seed, task="longer") for job in (trained, after)]
+
+
+def _rate_jobs(grid: RateGrid, row: Row, config: PretrainConfig, text: Job) -> list[Job]:
     """List a short pretraining for each pair of rates, and last the job that chooses among them."""
     encoding, _ = config.model.config(length=config.text.length).build()
     position_rates = grid.position_rates if any(True for _ in encoding.parameters()) else (1.0,)
@@ -168,7 +222,7 @@ def _rate_jobs(grid: RateGrid, row: Row, config: PretrainConfig, text: Job) -> l
         reads={str(number): job.key for number, job in enumerate(tried)},
         label=f"choose the rates of {row.name}",
     )
-    return [Planned(job=job, row=row.name, seed=grid.seed) for job in (*tried, choice)]
+    return [*tried, choice]
 
 
 def _given_model_row(plan: Plan, row: Row) -> list[Planned]:

@@ -21,7 +21,7 @@ SHOWN_OFFSETS = 32  # offsets to either side in the curves of a result
 
 
 def text(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
-    """Train a tokenizer and cut the corpus into rows, which all encodings share."""
+    """Train a tokenizer, unless another job's is given, and cut the corpus into rows, which all encodings share."""
     from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig, Text
     from headway.bench.tasks.pretrain.text import prepare_text
     from headway.bench.tasks.training.distributed import Processes
@@ -32,6 +32,9 @@ def text(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
         text=restore(Text, config),
         optimisation=Optimisation(steps=1, batch=1, learning_rate=1.0, compile=False),
     )
+    if "tokenizer" in inputs:
+        tokenizer = str(inputs["tokenizer"] / "data" / "tokenizer")
+        pretraining = replace(pretraining, text=replace(pretraining.text, tokenizer=tokenizer))
     prepared = prepare_text(pretraining, folder / "data", Processes(cpu=True), show=False)
     shards = prepared.training.shards
     counts = {"words": len(prepared.tokenizer), "rows": len(shards), "tokens": shards.num_tokens}
@@ -40,8 +43,7 @@ def text(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
 
 def pretrain(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     """Pretrain an encoder on masked words; the result has the curves of the losses."""
-    from headway.bench.tasks.pretrain import PretrainConfig, run
-    from headway.bench.tasks.training.run_folder import RunFolder
+    from headway.bench.tasks.pretrain import PretrainConfig
     from headway.storage import read_json, restore
 
     pretraining = restore(PretrainConfig, config)
@@ -52,7 +54,39 @@ def pretrain(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
         found = read_json(inputs["rates"])
         chosen = {name: found[name] for name in ("learning_rate", "position_rate")}
         pretraining = replace(pretraining, optimisation=replace(pretraining.optimisation, **chosen))
-    result = {**asdict(run(pretraining, folder / "run", resume=True)), **chosen}
+    return {**_run_pretraining(pretraining, folder), **chosen}
+
+
+def longer(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
+    """Go on with a pretraining on longer texts, at a share of its learning rate."""
+    from headway.bench.tasks.pretrain import PretrainConfig
+    from headway.bench.tasks.training.run_folder import RunFolder
+    from headway.storage import read_json, restore
+
+    before = RunFolder(inputs["pretrain"] / "run")
+    made = read_json(before.config_file)["config"]["optimisation"]
+    further = restore(PretrainConfig, config)
+    optimisation = replace(
+        further.optimisation,
+        learning_rate=config["rate"] * made["learning_rate"],
+        position_rate=made["position_rate"],
+    )
+    further = replace(
+        further,
+        start=replace(further.start, model=str(before.model)),
+        text=replace(further.text, data=str(inputs["text"] / "data")),
+        optimisation=optimisation,
+    )
+    return _run_pretraining(further, folder)
+
+
+def _run_pretraining(config: Any, folder: Path) -> dict[str, Any]:
+    """Pretrain in a folder; return the result with the curves of the losses."""
+    from headway.bench.tasks.pretrain import run
+    from headway.bench.tasks.training.run_folder import RunFolder
+    from headway.storage import read_json
+
+    result = asdict(run(config, folder / "run", resume=True))
     run_folder = RunFolder(folder / "run")
     result["curves"] = {name: _curve(run_folder.log_file, name) for name in ("loss", "evaluation_loss")}
     result["environment"] = read_json(run_folder.config_file)["environment"]
@@ -238,9 +272,13 @@ def _describe_table(measures: Any, table: Any) -> dict[str, Any]:
 
 
 def lengths(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
-    """Measure the loss on held-out text in rows of each length; null where a model has no positions for it."""
+    """Measure the loss on held-out text in rows of each length; null where a model has no positions for it.
+
+    With an `encoding` the model gets the options of that.
+    """
     import torch
 
+    from headway.bench.tasks.pretrain.start import with_encoding
     from headway.models import EncoderForMaskedLM
     from headway.pretrained.analysis import load_tokenizer
     from headway.pretrained.conversion.comparison import loss_by_length
@@ -248,6 +286,8 @@ def lengths(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     model_folder = inputs["pretrain"] / "run" / "model"
     tokenizer = load_tokenizer(str(model_folder))
     model = EncoderForMaskedLM.from_pretrained(model_folder)
+    if "encoding" in config:
+        model = with_encoding(model, config["encoding"])
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     rows = -(-TOKENS_BY_LENGTH // model.config.max_position_embeddings)
     texts = _held_out_texts(inputs["text"] / "data", tokenizer, rows)
@@ -293,6 +333,7 @@ KINDS: dict[str, Kind] = {
     "text": text,
     "pretrain": pretrain,
     "trial": trial,
+    "longer": longer,
     "rates": rates,
     "minimal-pairs": minimal_pairs,
     "convert": convert,

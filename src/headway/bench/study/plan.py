@@ -52,6 +52,8 @@ class Row:
             a checkpoint of `headway pretrain`.
         step: step of the checkpoint that the row uses instead of the last one of its pretraining.
         version_of: name of the row of which this one is a later version, such as one that was trained for longer.
+        pretrained_as: name of the row whose pretrained models this row uses. Its encoding has other options and the
+            same parameters.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Row:
     model: str = ""
     step: int | None = None
     version_of: str = ""
+    pretrained_as: str = ""
 
     def __post_init__(self) -> None:
         choice = EncodingChoice.parse(self.encoding)
@@ -172,6 +175,25 @@ class RateGrid:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Longer:
+    """A short further training of each pretrained model on longer texts, with as many tokens a step.
+
+    Args:
+        times: number of times as long as in pretraining.
+        share: share of the pretraining's steps.
+        rate: share of its peak learning rate; the rate falls to zero again.
+    """
+
+    times: int
+    share: float
+    rate: float
+
+    def __post_init__(self) -> None:
+        if self.times < 2 or not 0 < self.share <= 1 or not 0 < self.rate <= 1:
+            raise ValueError(f"longer: expected times of at least 2 and shares above 0 up to 1, got {self}.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """A whole study.
 
@@ -197,6 +219,8 @@ class Plan:
         analyse: also analyse what the positions of each pretrained model learned.
         parts: plans whose jobs are done as well, each with all rows of this plan, for tables that quote other tables.
         lengths: text lengths at which the loss of each pretrained model is measured, as far as it has positions.
+        longer: a further training on longer texts, after which the loss at these lengths is measured again, for
+            columns with task="longer".
         minimal_pairs: source of the minimal pairs that each pretrained model is scored on, see
             `headway.bench.data.transfer.minimal_pairs`; none unless given.
         pooled: compare rows with the baseline by intervals that hold together, from the deviation of seeds within rows,
@@ -228,6 +252,7 @@ class Plan:
     parts: Mapping[str, Plan] = field(default_factory=dict)
     gains: bool = False
     lengths: tuple[int, ...] = ()
+    longer: Longer | None = None
     minimal_pairs: str = ""
     pooled: bool = False
     plateau: float | None = None
@@ -245,6 +270,13 @@ class Plan:
         for row in self.rows:
             _check_known(f"published of {row.name}", row.published, columns)
             _check_known(f"version_of of {row.name}", [row.version_of] if row.version_of else [], rows)
+            if row.pretrained_as:
+                _check_known(f"pretrained_as of {row.name}", [row.pretrained_as], rows - {row.name})
+                if self.pretrain is None or self.finetune or self.minimal_pairs or self.analyse:
+                    raise ValueError(
+                        f"pretrained_as: row {row.name} has models of another row, whose losses by length alone can be "
+                        f"measured, and the plan pretrains none or measures something else."
+                    )
             if row.step is not None:
                 kept = self._checkpoints()
                 _check_known(f"step of {row.name}", [str(row.step)], [str(step) for step in kept])
@@ -270,6 +302,8 @@ class Plan:
                 _check_known(f"rows of part {column.task}", rows, [row.name for row in part.rows])
             elif column.source == "lengths":
                 _check_known(f"value of {column.name}", [column.value], [str(length) for length in self.lengths])
+                if column.task:
+                    _check_known(f"task of {column.name}", [column.task], ["longer"] if self.longer else [])
             elif column.source in ("pretrain", "cost") and getattr(self, column.source) is None:
                 raise ValueError(
                     f"{column.source}: column {column.name} needs a recipe, and the plan has none. Give it "
@@ -280,6 +314,8 @@ class Plan:
             raise ValueError("rates, minimal_pairs, plateau: they need a recipe to pretrain, and the plan has none.")
         if self.rates and any(row.position_rate != 1.0 or row.model for row in self.rows):
             raise ValueError("rates: expected rows that are pretrained and name no position_rate, which is chosen.")
+        if self.longer and not self.lengths:
+            raise ValueError("longer: only losses by length are measured after it, and the plan has no lengths.")
         if self.lengths and self.pretrain is None:
             raise ValueError(
                 "lengths: the loss at these lengths is measured on pretrained models, and the plan pretrains none. "

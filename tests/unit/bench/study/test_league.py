@@ -93,6 +93,27 @@ def test_the_noise_goes_on_at_the_rates_that_the_league_chose(data):
     assert find_plan("league-noise", "gpu", data).seeds == tuple(range(18))
 
 
+def test_length_is_measured_on_the_models_of_the_league(data):
+    league = {each.job.key for each in jobs(find_plan("league", "gpu", data))}
+    planned = jobs(find_plan("league-length", "gpu", data))
+    own = {each.row for each in planned if each.job.key not in league and each.job.kind in ("trial", "pretrain")}
+    assert own == {"diet-rel, reach 112"}
+    of = {name: [each for each in planned if each.row == name] for name in ("rope", "rope, yarn", "alibi")}
+    assert {each.job.kind for each in of["rope, yarn"]} == {"lengths", "longer"}
+    pretrained = {each.seed: each.job.key for each in of["rope"] if each.job.kind == "pretrain"}
+    for each in of["rope, yarn"]:
+        if not each.task or each.job.kind == "longer":
+            assert each.job.needs["pretrain"] == pretrained[each.seed]
+    before = next(each.job for each in of["rope, yarn"] if not each.task)
+    assert before.config["encoding"] == "rope:factor=4,scaling=yarn"
+    longer = next(each.job for each in of["rope, yarn"] if each.job.kind == "longer")
+    assert longer.config["start"]["encoding"] == "rope:factor=4,scaling=yarn"
+    assert longer.config["text"]["length"] == 512 and longer.config["optimisation"]["batch"] == 64
+    steps = next(each.job for each in of["rope"] if each.job.kind == "pretrain").config["optimisation"]["steps"]
+    assert longer.config["optimisation"]["steps"] == round(0.02 * steps)
+    assert "start" not in before.config
+
+
 def test_rows_without_parameters_of_positions_try_learning_rates_alone():
     plan = find_plan("league")
     tried = [each for each in jobs(plan) if each.job.kind == "trial"]

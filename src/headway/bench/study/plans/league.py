@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from headway.bench.cost import CostConfig
-from headway.bench.study.plan import Column, Plan, RateGrid, Row
+from headway.bench.study.plan import Column, Longer, Plan, RateGrid, Row
 from headway.bench.study.plans import recipes
 from headway.bench.study.plans.glue_tables import builtin_column, builtin_tasks
 from headway.bench.tasks.finetune import Data, FinetuneConfig, Grid, Protocol, Spans
@@ -40,6 +40,8 @@ PLATEAU = {"quick": 3.7, "gpu": 5.5}  # nats; encodings that do not learn order 
 PROBES = {"probe:swap": "Swapped words", "probe:order": "Sentence order", "probe:distance": "Distance"}
 GLUE = {"sst2": "SST-2", "cola": "CoLA", "stsb": "STS-B"}
 LENGTHS = {"quick": (1, 2, 4), "gpu": (1, 2, 4, 8, 16)}  # times that of training
+REACHES = ("none", "sinusoidal", "rope", "alibi", "t5", "shaw", "transformer-xl", "tisa", "diet-rel")  # any length
+LONGER = 4  # times the length of training: texts of a further training, and what scaled angles of RoPE are made for
 PHENOMENA = ("island_effects", "filler_gap_dependency", "subject_verb_agreement", "determiner_noun_agreement")
 
 
@@ -112,6 +114,54 @@ def league_noise(size: str = "gpu", data: str | None = None) -> Plan:
         plateau=PLATEAU[size],
         notes=_notes(size),
     )
+
+
+def league_length(size: str = "gpu", data: str | None = None) -> Plan:
+    """How do encodings that are defined for any length read texts longer than those of training?"""
+    pretraining = _pretraining(size, data, tokens=300e6)
+    length = pretraining.text.length
+    reach = length * 7 // 8
+    rows = [row for row in ROWS if row.name in REACHES]
+    at = next(number for number, row in enumerate(rows) if row.name == "rope") + 1
+    rows[at:at] = [
+        Row(name=f"rope, {name}", encoding=f"rope:{options},segments=input", pretrained_as="rope")
+        for name, options in (
+            ("base times 10", "base=100000"),
+            *((scaling, f"scaling={scaling},factor={LONGER}") for scaling in ("linear", "ntk", "yarn")),
+        )
+    ]
+    rows.append(Row(name=f"diet-rel, reach {reach}", encoding=f"diet-rel:reach={reach},segments=input"))
+    if size == "quick":
+        rows = [row for row in rows if row.name in ("none", "rope", "rope, yarn") or row.name.startswith("diet-rel")]
+    times = [length * each for each in LENGTHS[size]]
+    after = f", after 2 % more training on texts of {LONGER * length} tokens"
+    return Plan(
+        name="league-length",
+        size=size,
+        title="Texts longer than those of training",
+        rows=tuple(rows),
+        columns=tuple(
+            Column(name=f"{each} tokens{', trained on' if task else ''}", source="lengths", task=task, value=str(each),
+                   scale=1.0, digits=3, higher=False,
+                   measure=f"nats a masked word, in texts of that length{after if task else ''}")
+            for task in ("", "longer")
+            for each in times
+        ),
+        baseline="rope",
+        pretrain=pretraining,
+        rates=_grid(size),
+        seeds=(0, 1) if size == "quick" else (0, 1, 2, 3),
+        lengths=tuple(times),
+        longer=Longer(times=LONGER, share=0.02, rate=0.1),
+        pooled=True,
+        plateau=PLATEAU[size],
+        notes=(
+            *_notes(size),
+            f"“Trained on”: after 2 % more steps on texts of {LONGER * length} tokens, with as many tokens a step, at "
+            "a tenth of the rates.",
+            "Rows “rope, ...” are the models of rope with other angles, which they were not trained with.",
+        ),
+    )  # fmt: skip
 
 
 def _grid(size: str) -> RateGrid:
