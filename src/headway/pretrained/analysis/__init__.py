@@ -9,6 +9,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from headway.pretrained.analysis.anatomy import Layer, Reading
+from headway.pretrained.analysis.fused_models import FusedModel, read_fused
 from headway.pretrained.analysis.head_measures import Curves, Fits, HeadMeasures, bias_curves, measure_heads
 from headway.pretrained.analysis.hugging_face import FAMILIES, Family
 from headway.pretrained.analysis.loading import load_model, load_tokenizer, read
@@ -33,6 +34,7 @@ __all__ = [
     "Diagonals",
     "Family",
     "Fits",
+    "FusedModel",
     "HeadMeasures",
     "Layer",
     "Measures",
@@ -61,6 +63,7 @@ __all__ = [
     "position_scores",
     "ranks",
     "read",
+    "read_fused",
     "segment_attention",
     "segment_scores",
     "text_scores",
