@@ -164,6 +164,16 @@ def _read_length(plan: Plan, row: Row, column: Column, finished: Finished) -> Ce
     return Cell(values=values, expected=0 if missing else len(plan.seeds))
 
 
+def _read_further(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
+    """Read a number of the held-out text after a training that goes on from the row's model, or before it."""
+    values = {
+        str(each.seed): column.scale * result[column.value]
+        for each, result in finished
+        if each.job.kind == ("further" if column.task else "held-out") and each.task == column.task
+    }
+    return Cell(values=values, expected=len(plan.seeds))
+
+
 def _read_cost(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
     """Read the time over the baseline's, or steps a second, round by round; `value` is MODE[/MODEL[/steps|LENGTH]]."""
     mode, model, last = (*column.value.split("/"), "", "")[:3]
@@ -212,6 +222,7 @@ READERS: dict[str, Callable[[Plan, Row, Column, Finished], Cell]] = {
     "equal-time": _read_equal_time,
     "minimal-pairs": _read_minimal_pairs,
     "lengths": _read_length,
+    "further": _read_further,
     "translate": _reader_by_seed("translate"),
     "analyse": _read_analysis,
     "cost": _read_cost,

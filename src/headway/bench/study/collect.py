@@ -121,7 +121,7 @@ def _describe_cells(plan: Plan, column: Column, cells: Cells, stuck: Mapping[str
     baseline = units.pop(plan.baseline, {})
     repeated = column.source in ("finetune", "pretrain", "translate", "mean", "part")
     tests = compare(units, baseline) if repeated and not plan.pooled else {}
-    of_models = repeated or column.source in ("equal-time", "minimal-pairs", "lengths")
+    of_models = repeated or column.source in ("equal-time", "minimal-pairs", "lengths", "further")
     intervals = _pooled_intervals(plan, {plan.baseline: baseline, **units}, stuck) if plan.pooled and of_models else {}
     gains = gain_cells(plan, {name: each.values for name, each in own.items()}) if plan.gains else {}
     described = {

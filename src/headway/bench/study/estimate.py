@@ -25,9 +25,10 @@ SECONDS = {  # of jobs that do not train
     "parameters": 1.0,
     "rates": 1.0,
     "minimal-pairs": 40.0,
+    "held-out": 10.0,
     "cost": 120.0,
 }
-TRAINED = ("pretrain", "trial", "longer", "finetune", "translate")
+TRAINED = ("pretrain", "trial", "further", "finetune", "translate")
 START = 5.0  # seconds in which a job starts
 BYTES = {
     "text": 50e6,
@@ -38,6 +39,7 @@ BYTES = {
     "parameters": 1e3,
     "rates": 1e4,
     "minimal-pairs": 1e5,
+    "held-out": 1e3,
     "cost": 1e5,
 }
 EXAMPLES = 10_000  # assumed of a task whose size is not published
@@ -104,7 +106,7 @@ def wall_time(jobs: Sequence[Job], estimates: Estimates, slots: int) -> float:
 def work(job: Job) -> float:
     """Return the number of tokens that all runs of a job train on; 1 for jobs that do not train."""
     config = job.config
-    if job.kind in ("pretrain", "trial", "longer"):
+    if job.kind in ("pretrain", "trial", "further"):
         return float(config["optimisation"]["steps"] * config["optimisation"]["batch"] * config["text"]["length"])
     if job.kind == "finetune":
         return float(_examples_seen(config) * config["protocol"]["length"])

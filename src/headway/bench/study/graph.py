@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,7 +53,8 @@ def jobs(plan: Plan) -> list[Planned]:
         planned.append(Planned(job=text))
         for row in plan.rows:
             for seed in () if row.model else plan.pretraining_seeds(row):
-                planned += _pretrained_row(plan, row, seed, text)
+                own = _converted_row if plan.converted else _pretrained_row
+                planned += own(plan, row, seed, text)
     for row in plan.rows:
         planned += _given_model_row(plan, row) if row.model else []
     if plan.original is not None:
@@ -125,6 +127,35 @@ def _pretrained_row(plan: Plan, row: Row, seed: int, text: Job) -> list[Planned]
     return planned
 
 
+def _converted_row(plan: Plan, row: Row, seed: int, text: Job) -> list[Planned]:
+    """List the conversion of the baseline's model with one seed, and the trainings that go on from it."""
+    assert plan.pretrain is not None
+    suffix = f", seed {seed}" if len(plan.seeds) > 1 else ""
+    *rates, model = _pretraining(plan, plan.row(plan.baseline), seed, text)
+    planned = []
+    if row.name == plan.baseline:
+        planned = [Planned(job=job, row=row.name, seed=seed) for job in rates if seed == plan.seeds[0]]
+    else:
+        model = _conversion_job("that of the baseline", row, plan.start, needs={"pretrain": model.key}, suffix=suffix)
+    planned.append(Planned(job=model, row=row.name, seed=seed))
+    config = replace(plan.pretrain, start=Start(model="the model of the row"), seed=seed)  # the job fills in the folder
+    needs = {"pretrain": model.key, "text": text.key}
+    held_out = Job(kind="held-out", config=plain_settings(config), needs=needs, label=f"loss of {row.name}{suffix}")
+    planned.append(Planned(job=held_out, row=row.name, seed=seed))
+    for name, optimisation in plan.further.items():
+        every = optimisation.steps
+        intervals = replace(config.intervals, evaluate=every, checkpoint=every, keep=1)
+        further = Job(
+            kind="further",
+            config=plain_settings(replace(config, optimisation=optimisation, intervals=intervals)),
+            needs=needs,
+            label=f"{name} further, {row.name}{suffix}",
+            weights=count_layer_weights(plan.pretrain.model.config()),
+        )
+        planned.append(Planned(job=further, row=row.name, task=name, seed=seed))
+    return planned
+
+
 def _pretraining(plan: Plan, row: Row, seed: int, text: Job) -> list[Job]:
     """List the jobs that choose a row's rates, if the plan has a grid of them, and last its pretraining."""
     assert plan.pretrain is not None
@@ -176,7 +207,7 @@ def _lengths(plan: Plan, row: Row, pretrained: Job, seed: int, text: Job, suffix
     )
     long_text = replace(_text_job(longer), needs={"tokenizer": text.key}, label=f"text of {longer.length} tokens")
     trained = Job(
-        kind="longer",
+        kind="further",
         config={**plain_settings(config), "rate": plan.longer.rate},
         needs={"pretrain": pretrained.key, "text": long_text.key},
         label=f"longer texts, {row.name}{suffix}",
@@ -251,8 +282,10 @@ def _weights_of_folder(model: str) -> float:
     return sum(sizes) / 4 if sizes else 8.5e7
 
 
-def _conversion_job(original: str, row: Row, start: str) -> Job:
-    """Convert a pretrained model to a row's encoding.
+def _conversion_job(
+    original: str, row: Row, start: str, *, needs: Mapping[str, str] | None = None, suffix: str = ""
+) -> Job:
+    """Convert a pretrained model, by its folder or name, or that of the job `pretrain` in `needs`, to a row's encoding.
 
     Kernels begin with a fit to the pretrained model's own F_P (Wennberg and Henter 2021, Sec. 5).
     """
@@ -264,8 +297,16 @@ def _conversion_job(original: str, row: Row, start: str) -> Job:
         change = {"to": "tisa:kernels=0", "mode": "replace", "start": "zero"}
     else:
         mode, name = ("supplement", added[0]) if kept == "learned" else ("replace", kept)
-        change = {"to": str(replace(choice, name=name)), "mode": mode, "start": start}
-    return Job(kind="convert", config={"model": original, "change": change}, label=f"convert {row.name}", weights=8.5e7)
+        change = {"to": str(replace(choice, name=name)), "mode": mode}
+        if name != "alibi":  # which has nothing to fit
+            change["start"] = start
+    return Job(
+        kind="convert",
+        config={"model": original, "change": change},
+        needs=needs or {},
+        label=f"convert {row.name}{suffix}",
+        weights=8.5e7,
+    )
 
 
 def _finetuned_row(plan: Plan, row: Row, model: Job, seed: int, suffix: str = "") -> list[Planned]:

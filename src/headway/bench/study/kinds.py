@@ -57,27 +57,41 @@ def pretrain(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     return {**_run_pretraining(pretraining, folder), **chosen}
 
 
-def longer(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
-    """Go on with a pretraining on longer texts, at a share of its learning rate."""
-    from headway.bench.tasks.pretrain import PretrainConfig
+def further(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
+    """Go on from a pretrained model; with a `rate`, at that share of the rates of its pretraining."""
     from headway.bench.tasks.training.run_folder import RunFolder
-    from headway.storage import read_json, restore
+    from headway.storage import read_json
 
-    before = RunFolder(inputs["pretrain"] / "run")
-    made = read_json(before.config_file)["config"]["optimisation"]
-    further = restore(PretrainConfig, config)
-    optimisation = replace(
-        further.optimisation,
-        learning_rate=config["rate"] * made["learning_rate"],
-        position_rate=made["position_rate"],
+    before, asked = RunFolder(inputs["pretrain"] / "run"), _started(config, inputs)
+    if "rate" in config:
+        made = read_json(before.config_file)["config"]["optimisation"]
+        optimisation = replace(
+            asked.optimisation,
+            learning_rate=config["rate"] * made["learning_rate"],
+            position_rate=made["position_rate"],
+        )
+        asked = replace(asked, optimisation=optimisation)
+    return _run_pretraining(asked, folder)
+
+
+def held_out(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
+    """Evaluate a model on the held-out text of its pretraining."""
+    from headway.bench.tasks.pretrain import evaluate
+
+    return evaluate(_started(config, inputs))
+
+
+def _started(config: Config, inputs: Inputs) -> Any:
+    """Return a configuration of pretraining that begins with the model and the text of other jobs."""
+    from headway.bench.tasks.pretrain import PretrainConfig
+    from headway.storage import restore
+
+    asked = restore(PretrainConfig, config)
+    return replace(
+        asked,
+        start=replace(asked.start, model=str(inputs["pretrain"] / "run" / "model")),
+        text=replace(asked.text, data=str(inputs["text"] / "data")),
     )
-    further = replace(
-        further,
-        start=replace(further.start, model=str(before.model)),
-        text=replace(further.text, data=str(inputs["text"] / "data")),
-        optimisation=optimisation,
-    )
-    return _run_pretraining(further, folder)
 
 
 def _run_pretraining(config: Any, folder: Path) -> dict[str, Any]:
@@ -141,11 +155,12 @@ def convert(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     from headway.pretrained.conversion import convert
     from headway.pretrained.conversion.run import load_original
 
-    if (Path(config["model"]) / "state.json").is_file():
-        model, tokenizer = load_checkpoint(Path(config["model"]))
+    source = str(inputs["pretrain"] / "run" / "model") if "pretrain" in inputs else config["model"]
+    if (Path(source) / "state.json").is_file():
+        model, tokenizer = load_checkpoint(Path(source))
     else:
-        model = load_original(config["model"], converts=bool(config["change"]))
-        tokenizer = load_tokenizer(config["model"])
+        model = load_original(source, converts=bool(config["change"]))
+        tokenizer = load_tokenizer(source)
     if config["change"]:
         change = {name: value for name, value in config["change"].items() if name != "to"}
         model = convert(model, config["change"]["to"], tokenizer=tokenizer, **change)
@@ -333,7 +348,8 @@ KINDS: dict[str, Kind] = {
     "text": text,
     "pretrain": pretrain,
     "trial": trial,
-    "longer": longer,
+    "further": further,
+    "held-out": held_out,
     "rates": rates,
     "minimal-pairs": minimal_pairs,
     "convert": convert,

@@ -19,6 +19,7 @@ SOURCES = (
     "equal-time",
     "minimal-pairs",
     "lengths",
+    "further",
     "finetune",
     "translate",
     "analyse",
@@ -103,7 +104,8 @@ class Column:
             the name of one of the plan's `parts`.
         value: place of the number in the job's result. Fine-tuning has score, SPLIT/METRIC, highest/SPLIT/METRIC (the
             highest over all evaluations of a run) and transfer/DATA/METRIC (the mean over languages); translation has
-            names of numbers and TEST/METRIC; lengths has lengths; cost has MODE[/MODEL] (time over the baseline's) and
+            names of numbers and TEST/METRIC; lengths has lengths; further has names of numbers, without a task those
+            before the training; cost has MODE[/MODEL] (time over the baseline's) and
             MODE/MODEL/steps (steps a second) and MODE/MODEL/LENGTH (time at one of several lengths); pretraining also
             has below/LOSS (tokens until the held-out loss is below it); minimal-pairs has all and the phenomena; "part"
             has the other plan's columns; other jobs have names of numbers.
@@ -221,6 +223,9 @@ class Plan:
         lengths: text lengths at which the loss of each pretrained model is measured, as far as it has positions.
         longer: a further training on longer texts, after which the loss at these lengths is measured again, for
             columns with task="longer".
+        converted: each row but the baseline is the baseline's pretrained model, whose positions are supplemented
+            ("learned+tisa") or replaced ("tisa").
+        further: trainings that go on from each row's model, on the text of its pretraining, by the columns' `task`.
         minimal_pairs: source of the minimal pairs that each pretrained model is scored on, see
             `headway.bench.data.transfer.minimal_pairs`; none unless given.
         pooled: compare rows with the baseline by intervals that hold together, from the deviation of seeds within rows,
@@ -253,6 +258,8 @@ class Plan:
     gains: bool = False
     lengths: tuple[int, ...] = ()
     longer: Longer | None = None
+    converted: bool = False
+    further: Mapping[str, pretrain.Optimisation] = field(default_factory=dict)
     minimal_pairs: str = ""
     pooled: bool = False
     plateau: float | None = None
@@ -314,6 +321,11 @@ class Plan:
             raise ValueError("rates, minimal_pairs, plateau: they need a recipe to pretrain, and the plan has none.")
         if self.rates and any(row.position_rate != 1.0 or row.model for row in self.rows):
             raise ValueError("rates: expected rows that are pretrained and name no position_rate, which is chosen.")
+        if (self.converted or self.further) and (self.pretrain is None or self.finetune or self.lengths):
+            raise ValueError(
+                "converted, further: expected a plan that pretrains its baseline (pretrain=...) and measures the loss "
+                "after further training alone."
+            )
         if self.longer and not self.lengths:
             raise ValueError("longer: only losses by length are measured after it, and the plan has no lengths.")
         if self.lengths and self.pretrain is None:
@@ -352,6 +364,9 @@ class Plan:
             _check_known(what, [column.value], ("evaluation_loss",))
             if self.rates is None or self.cost is None:
                 raise ValueError(f"rates, cost: column {column.name} needs both, to know slopes and times. Set them.")
+        elif column.source == "further":
+            _check_known(what, [column.value], ("evaluation_loss", "masked_accuracy"))
+            _check_known(f"task of {column.name}", [column.task], ("", *self.further))
         elif column.source == "minimal-pairs" and not self.minimal_pairs:
             raise ValueError(f"minimal_pairs: column {column.name} needs a source of pairs. Set it in the plan.")
         elif column.source == "translate":

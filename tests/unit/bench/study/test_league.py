@@ -99,19 +99,40 @@ def test_length_is_measured_on_the_models_of_the_league(data):
     own = {each.row for each in planned if each.job.key not in league and each.job.kind in ("trial", "pretrain")}
     assert own == {"diet-rel, reach 112"}
     of = {name: [each for each in planned if each.row == name] for name in ("rope", "rope, yarn", "alibi")}
-    assert {each.job.kind for each in of["rope, yarn"]} == {"lengths", "longer"}
+    assert {each.job.kind for each in of["rope, yarn"]} == {"lengths", "further"}
     pretrained = {each.seed: each.job.key for each in of["rope"] if each.job.kind == "pretrain"}
     for each in of["rope, yarn"]:
-        if not each.task or each.job.kind == "longer":
+        if not each.task or each.job.kind == "further":
             assert each.job.needs["pretrain"] == pretrained[each.seed]
     before = next(each.job for each in of["rope, yarn"] if not each.task)
     assert before.config["encoding"] == "rope:factor=4,scaling=yarn"
-    longer = next(each.job for each in of["rope, yarn"] if each.job.kind == "longer")
+    longer = next(each.job for each in of["rope, yarn"] if each.job.kind == "further")
     assert longer.config["start"]["encoding"] == "rope:factor=4,scaling=yarn"
     assert longer.config["text"]["length"] == 512 and longer.config["optimisation"]["batch"] == 64
     steps = next(each.job for each in of["rope"] if each.job.kind == "pretrain").config["optimisation"]["steps"]
     assert longer.config["optimisation"]["steps"] == round(0.02 * steps)
     assert "start" not in before.config
+
+
+def test_converted_rows_begin_with_the_models_of_the_league(data):
+    league = {each.job.key for each in jobs(find_plan("league", "gpu", data))}
+    planned = jobs(find_plan("league-conversion", "gpu", data))
+    assert {each.job.kind for each in planned if each.job.key not in league} == {"convert", "held-out", "further"}
+    assert len({each.row for each in planned if each.row}) == 13
+    pretrained = {each.seed: each.job.key for each in planned if each.job.kind == "pretrain"}
+    assert sorted(pretrained) == [0, 1, 2, 3]
+    of = [each for each in planned if each.row == "supplement tisa, S = 3" and each.seed == 2]
+    assert [each.job.kind for each in of] == ["convert", "held-out", "further", "further"]
+    convert, held_out, *further = (each.job for each in of)
+    assert convert.needs == {"pretrain": pretrained[2]}
+    assert convert.config["change"] == {"to": "tisa:kernels=3", "mode": "supplement", "start": "fit"}
+    assert {job.needs["pretrain"] for job in (held_out, *further)} == {convert.key}
+    steps = {each.task: each.job.config["optimisation"]["steps"] for each in of if each.task}
+    assert steps == {"10M tokens": 361, "50M tokens": 1805}
+    control = [each.job for each in planned if each.row == "control" and each.task]
+    assert {job.needs["pretrain"] for job in control} == set(pretrained.values())
+    alibi = next(each.job for each in planned if each.row == "replace alibi" and each.job.kind == "convert")
+    assert alibi.config["change"] == {"to": "alibi", "mode": "replace"}
 
 
 def test_rows_without_parameters_of_positions_try_learning_rates_alone():

@@ -22,7 +22,7 @@ from headway.bench.study.runner import Runner
 from headway.bench.study.store import Store
 
 ONLY_QUICK = ("quick", "questions")
-NO_PAPER = ("league", "league-noise", "league-length")  # no paper has these studies
+NO_PAPER = ("league", "league-noise", "league-length", "league-conversion")  # no paper has these studies
 
 
 @pytest.fixture(scope="module")

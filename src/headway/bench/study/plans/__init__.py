@@ -10,7 +10,7 @@ from headway.bench.study.plan import Plan
 from headway.bench.study.plans.cost_tables import cost, parameters
 from headway.bench.study.plans.encodings_on_text import encodings
 from headway.bench.study.plans.glue_tables import glue, glue_segments, glue_sharing
-from headway.bench.study.plans.league import league, league_length, league_noise
+from headway.bench.study.plans.league import league, league_conversion, league_length, league_noise
 from headway.bench.study.plans.main_job import questions, quick
 from headway.bench.study.plans.scalar_tables import (
     scalar_glue,
@@ -62,6 +62,7 @@ PLANS: dict[str, Callable[[str, str | None], Plan]] = {
     "league": league,
     "league-noise": league_noise,
     "league-length": league_length,
+    "league-conversion": league_conversion,
 }
 SIZES = ("quick", "gpu", "paper")
 

@@ -164,6 +164,57 @@ def league_length(size: str = "gpu", data: str | None = None) -> Plan:
     )  # fmt: skip
 
 
+def league_conversion(size: str = "gpu", data: str | None = None) -> Plan:
+    """What do pretrained models gain or lose when their positions are supplemented or replaced?"""
+    pretraining = _pretraining(size, data, tokens=300e6)
+    biases = ("tisa:kernels=1", "tisa:kernels=3", "tisa:kernels=5", "t5", "diet-rel", "alibi")
+    if size == "quick":
+        biases = ("tisa:kernels=3", "alibi")
+    steps = {"50 steps": 50} if size == "quick" else {"10M tokens": _steps(10e6), "50M tokens": _steps(50e6)}
+    batch = pretraining.optimisation.batch
+    return Plan(
+        name="league-conversion",
+        size=size,
+        title="Other positions for pretrained models",
+        rows=(
+            Row(name="control", encoding="learned:segments=input"),
+            *(
+                Row(name=f"{mode} {bias.replace(':kernels=', ', S = ')}",
+                    encoding=f"{kept}{bias}{',' if ':' in bias else ':'}segments=input")
+                for mode, kept in (("supplement", "learned+"), ("replace", ""))
+                for bias in biases
+            ),
+        ),
+        columns=tuple(
+            Column(name=f"{name}: {what}", source="further", task=task, value=value, scale=scale, digits=digits,
+                   higher=higher, measure=f"{measure}, {name}")
+            for value, what, measure, scale, digits, higher in (
+                ("evaluation_loss", "loss", "nats a masked word", 1.0, 3, False),
+                ("masked_accuracy", "words", "masked words named, %", 100.0, 1, True),
+            )
+            for task, name in (("", "as converted"), *((each, f"after {each}") for each in steps))
+        ),
+        baseline="control",
+        pretrain=pretraining,
+        rates=_grid(size),
+        seeds=(0, 1) if size == "quick" else (0, 1, 2, 3),
+        converted=True,
+        further={
+            name: Optimisation(steps=count, batch=batch, learning_rate=2e-4, warmup=0.1, position_rate=10.0)
+            for name, count in steps.items()
+        },
+        pooled=True,
+        plateau=PLATEAU[size],
+        notes=(
+            "Control: the models of “learned” as they are, trained further in the same way.",
+            "Supplement: the position table stays, and a bias is added to the scores; replace: the bias takes its "
+            "place (Wennberg and Henter 2021, Eq. 4). Biases begin at a fit to the model's own position scores; ALiBi "
+            "has nothing to fit.",
+            "S: number of TISA's kernels.",
+        ),
+    )  # fmt: skip
+
+
 def _grid(size: str) -> RateGrid:
     if size == "quick":
         return RateGrid(rates=(1e-3, 3e-3), position_rates=(1.0, 10.0), steps=200)

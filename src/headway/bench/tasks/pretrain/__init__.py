@@ -1,7 +1,7 @@
 """Masked-language-model pretraining: `run(config) -> Result`."""
 
 from headway.bench.tasks.pretrain.config import EncoderChoice, PretrainConfig, Start, Text
-from headway.bench.tasks.pretrain.pretraining import Result, load_checkpoint, run
+from headway.bench.tasks.pretrain.pretraining import Result, evaluate, load_checkpoint, run
 from headway.bench.tasks.training.run_folder import RunStopped
 from headway.bench.tasks.training.settings import Intervals, Optimisation
 
@@ -14,6 +14,7 @@ __all__ = [
     "RunStopped",
     "Start",
     "Text",
+    "evaluate",
     "load_checkpoint",
     "run",
 ]

@@ -143,6 +143,16 @@ def _model(config: PretrainConfig, text: PreparedText) -> PreTrainedModel:
     )
 
 
+def evaluate(config: PretrainConfig, *, cpu: bool = False) -> dict[str, float]:
+    """Return the loss and the accuracy that a model to start from has on held-out text, before any training."""
+    processes = Processes(cpu=cpu)
+    config = config.resolved(processes.device.type)
+    text = prepare_text(config, Path(config.text.data or ""), processes, show=False)
+    objective = MaskedWords(load_start(config.start, text.tokenizer, config.text.length)).to(processes.device).eval()
+    with torch.inference_mode():
+        return evaluate_held_out(objective, text, processes)
+
+
 def evaluate_held_out(
     objective: Callable[[Batch, Tensor], Tensor], text: PreparedText, processes: Processes
 ) -> dict[str, float]:
