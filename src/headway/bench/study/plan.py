@@ -10,7 +10,7 @@ from headway.bench.cost import CostConfig
 from headway.bench.tasks import pretrain, translate
 from headway.bench.tasks.finetune import FinetuneConfig
 from headway.bench.tasks.finetune.trial import RunResult
-from headway.bench.tasks.pretrain import EncoderChoice, PretrainConfig
+from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig
 from headway.bench.tasks.translate import TranslateConfig
 from headway.encodings import EncodingChoice
 
@@ -259,7 +259,7 @@ class Plan:
     lengths: tuple[int, ...] = ()
     longer: Longer | None = None
     converted: bool = False
-    further: Mapping[str, pretrain.Optimisation] = field(default_factory=dict)
+    further: Mapping[str, Optimisation] = field(default_factory=dict)
     minimal_pairs: str = ""
     pooled: bool = False
     plateau: float | None = None

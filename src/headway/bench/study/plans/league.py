@@ -167,7 +167,7 @@ def league_length(size: str = "gpu", data: str | None = None) -> Plan:
 def league_conversion(size: str = "gpu", data: str | None = None) -> Plan:
     """What do pretrained models gain or lose when their positions are supplemented or replaced?"""
     pretraining = _pretraining(size, data, tokens=300e6)
-    biases = ("tisa:kernels=1", "tisa:kernels=3", "tisa:kernels=5", "t5", "diet-rel", "alibi")
+    biases: tuple[str, ...] = ("tisa:kernels=1", "tisa:kernels=3", "tisa:kernels=5", "t5", "diet-rel", "alibi")
     if size == "quick":
         biases = ("tisa:kernels=3", "alibi")
     steps = {"50 steps": 50} if size == "quick" else {"10M tokens": _steps(10e6), "50M tokens": _steps(50e6)}
