@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from headway.bench.data.translation.parallel import split_names
 from headway.bench.study.job import Job
-from headway.bench.study.plan import VOCABULARIES, Plan, RateGrid, Row
+from headway.bench.study.plan import VOCABULARIES, Plan, Row
 from headway.bench.tasks.finetune import FinetuneConfig, Grid
-from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig, Start, Text
+from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, Start, Text
 from headway.bench.tasks.translate import Optimisation as TranslateOptimisation
 from headway.bench.tasks.translate import TranslateConfig
 from headway.storage import plain_settings
@@ -51,10 +51,11 @@ def jobs(plan: Plan) -> list[Planned]:
     if plan.pretrain is not None:
         text = _text_job(plan.pretrain.text)
         planned.append(Planned(job=text))
+        rates = {row.name: _rate_jobs(plan, row, text) for row in plan.rows if _is_pretrained(plan, row)}
         for row in plan.rows:
             for seed in () if row.model else plan.pretraining_seeds(row):
                 own = _converted_row if plan.converted else _pretrained_row
-                planned += own(plan, row, seed, text)
+                planned += own(plan, row, seed, text, rates)
     for row in plan.rows:
         planned += _given_model_row(plan, row) if row.model else []
     if plan.original is not None:
@@ -81,7 +82,12 @@ def _baseline_job(config: FinetuneConfig) -> Job:
     return Job(kind="simple", config=plain_settings(config), label=f"simple classifiers, {config.task}")
 
 
-def _pretrained_row(plan: Plan, row: Row, seed: int, text: Job) -> list[Planned]:
+def _is_pretrained(plan: Plan, row: Row) -> bool:
+    """Return whether a row has pretrained models of its own."""
+    return not (row.model or row.pretrained_as or (plan.converted and row.name != plan.baseline))
+
+
+def _pretrained_row(plan: Plan, row: Row, seed: int, text: Job, rates: Mapping[str, Sequence[Job]]) -> list[Planned]:
     """List the pretraining of a row with one seed, and the jobs that use its model.
 
     A seed that is not among the plan's `seeds` is there to show what seeds change, and is only pretrained.
@@ -89,11 +95,11 @@ def _pretrained_row(plan: Plan, row: Row, seed: int, text: Job) -> list[Planned]
     assert plan.pretrain is not None
     suffix = f", seed {seed}" if len(plan.pretraining_seeds(row)) > 1 else ""
     if row.pretrained_as:
-        *_, pretrained = _pretraining(plan, plan.row(row.pretrained_as), seed, text)
+        pretrained = _pretraining(plan, plan.row(row.pretrained_as), seed, text, rates[row.pretrained_as])
         return _lengths(plan, row, pretrained, seed, text, suffix) if seed in plan.seeds else []
-    *rates, pretrained = _pretraining(plan, row, seed, text)
-    planned = [Planned(job=job, row=row.name, seed=plan.rates.seed) for job in rates if plan.rates is not None]
-    planned = [*(planned if seed == plan.seeds[0] else []), Planned(job=pretrained, row=row.name, seed=seed)]
+    pretrained = _pretraining(plan, row, seed, text, rates[row.name])
+    planned = _rates_of(plan, row, seed, rates)
+    planned.append(Planned(job=pretrained, row=row.name, seed=seed))
     if seed not in plan.seeds:
         return planned
     if row.step is not None:
@@ -127,15 +133,13 @@ def _pretrained_row(plan: Plan, row: Row, seed: int, text: Job) -> list[Planned]
     return planned
 
 
-def _converted_row(plan: Plan, row: Row, seed: int, text: Job) -> list[Planned]:
+def _converted_row(plan: Plan, row: Row, seed: int, text: Job, rates: Mapping[str, Sequence[Job]]) -> list[Planned]:
     """List the conversion of the baseline's model with one seed, and the trainings that go on from it."""
     assert plan.pretrain is not None
     suffix = f", seed {seed}" if len(plan.seeds) > 1 else ""
-    *rates, model = _pretraining(plan, plan.row(plan.baseline), seed, text)
-    planned = []
-    if row.name == plan.baseline:
-        planned = [Planned(job=job, row=row.name, seed=seed) for job in rates if seed == plan.seeds[0]]
-    else:
+    model = _pretraining(plan, plan.row(plan.baseline), seed, text, rates[plan.baseline])
+    planned = _rates_of(plan, row, seed, rates)
+    if row.name != plan.baseline:
         model = _conversion_job("that of the baseline", row, plan.start, needs={"pretrain": model.key}, suffix=suffix)
     planned.append(Planned(job=model, row=row.name, seed=seed))
     config = replace(plan.pretrain, start=Start(model="the model of the row"), seed=seed)  # the job fills in the folder
@@ -156,14 +160,20 @@ def _converted_row(plan: Plan, row: Row, seed: int, text: Job) -> list[Planned]:
     return planned
 
 
-def _pretraining(plan: Plan, row: Row, seed: int, text: Job) -> list[Job]:
-    """List the jobs that choose a row's rates, if the plan has a grid of them, and last its pretraining."""
+def _rates_of(plan: Plan, row: Row, seed: int, rates: Mapping[str, Sequence[Job]]) -> list[Planned]:
+    """List the jobs that choose the rates of a row, once for all of its seeds."""
+    if plan.rates is None or seed != plan.seeds[0]:
+        return []
+    return [Planned(job=job, row=row.name, seed=plan.rates.seed) for job in rates.get(row.name, ())]
+
+
+def _pretraining(plan: Plan, row: Row, seed: int, text: Job, rates: Sequence[Job]) -> Job:
+    """Return the pretraining of a row with one seed, at the rates that the last of the jobs `rates` chooses."""
     assert plan.pretrain is not None
     config = replace(plan.pretrain, model=pretrained_model(plan, row), seed=seed)
     config = replace(config, optimisation=_with_position_rate(config.optimisation, row))
-    rates = [] if plan.rates is None else _rate_jobs(plan.rates, row, config, text)
     suffix = f", seed {seed}" if len(plan.pretraining_seeds(row)) > 1 else ""
-    pretrained = Job(
+    return Job(
         kind="pretrain",
         config=plain_settings(config),
         needs={"text": text.key},
@@ -171,7 +181,6 @@ def _pretraining(plan: Plan, row: Row, seed: int, text: Job) -> list[Job]:
         label=f"pretrain {row.name}{suffix}",
         weights=count_layer_weights(config.model.config()),
     )
-    return [*rates, pretrained]
 
 
 def _lengths(plan: Plan, row: Row, pretrained: Job, seed: int, text: Job, suffix: str) -> list[Planned]:
@@ -223,8 +232,15 @@ def _lengths(plan: Plan, row: Row, pretrained: Job, seed: int, text: Job, suffix
     return planned + [Planned(job=job, row=row.name, seed=seed, task="longer") for job in (trained, after)]
 
 
-def _rate_jobs(grid: RateGrid, row: Row, config: PretrainConfig, text: Job) -> list[Job]:
-    """List a short pretraining for each pair of rates, and last the job that chooses among them."""
+def _rate_jobs(plan: Plan, row: Row, text: Job) -> list[Job]:
+    """List a short pretraining for each pair of rates, and last the job that chooses among them.
+
+    There are none in a plan without a grid of rates.
+    """
+    if plan.rates is None:
+        return []
+    assert plan.pretrain is not None
+    grid, config = plan.rates, replace(plan.pretrain, model=pretrained_model(plan, row))
     encoding, _ = config.model.config(length=config.text.length).build()
     position_rates = grid.position_rates if any(True for _ in encoding.parameters()) else (1.0,)
     pairs = [(rate, position_rate) for rate in grid.rates for position_rate in position_rates]
