@@ -59,7 +59,7 @@ def test_a_dead_process_stops_the_others(tmp_path, data, forked, victim):
 @pytest.mark.slow  # three processes import everything; test_two_processes_are_one_and_resume is the quick one
 def test_the_command_under_torchrun_follows_one_process(tmp_path, data):
     pretrain(tiny(data, model=WITHOUT_DROPOUT), tmp_path / "one")
-    sizes = [f"--set={name}={value}" for name, value in {**TINY, **WITHOUT_DROPOUT}.items()]
+    sizes = [f"--set=model.changes.{name}={value}" for name, value in {**TINY, **WITHOUT_DROPOUT}.items()]
     asked = (
         *("--model", "tiny", "--encoding", "diet-rel", *sizes, "--data", data, "--length", "32"),
         *("--steps", str(STEPS), "--batch", "8", "--learning-rate", "0.01", "--set", "optimisation.warmup=0.1"),
