@@ -9,6 +9,7 @@ from fusing_cases import ENCODER_DECODER, POSITIONS, TINY, call_of, pair, tiny_m
 import headway as hw
 from headway.pretrained.fusing import FAMILIES
 from headway.pretrained.fusing.families import alibi
+from headway.pretrained.fusing.interface import recording
 
 # Of torch, about transformers' own call in WavLM.
 pytestmark = pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask and attn_mask:UserWarning")
@@ -42,7 +43,8 @@ def test_the_bias_matters(name, monkeypatch):
     if not tables and FAMILIES[model.config.model_type] not in alibi.FAMILIES:
         pytest.skip("the model has no bias, masks alone")
     call = call_of(name, 2, 17, "none")
-    monkeypatch.setattr(alibi, "bias_of_keys", lambda numbers, q_len: None)
+    monkeypatch.setattr(alibi, "bias_of_keys", lambda *given: None)
+    monkeypatch.setattr(alibi, "bias_of_alibi", lambda *given: None)
     with torch.no_grad():
         for parameter in tables:
             parameter.mul_(-1)
@@ -149,3 +151,14 @@ def test_by_name_alone(name, same):
     model, other = tiny_model(name), tiny_model(name, attn_implementation="headway")
     assert not hw.fused(other).replaced
     same(model, other, call_of(name, 3, 12, "right"))
+
+
+@pytest.mark.parametrize("name", ["bloom", "mpt"])
+@pytest.mark.parametrize(("dtype", "padding", "kind"), [
+    (torch.float32, "none", hw.Toeplitz), (torch.float32, "left", hw.LowRank), (torch.bfloat16, "none", hw.LowRank)
+])  # fmt: skip
+def test_alibi_is_toeplitz_where_nothing_is_padding_and_numbers_are_exact(name, dtype, padding, kind):
+    _, other = pair(name)
+    with recording() as calls, torch.no_grad():
+        call_of(name, 2, 9, padding).compared(other.to(dtype))
+    assert calls and all(type(call.bias) is kind for call in calls)

@@ -2,7 +2,9 @@
 
 The softmax does not see what all keys of a query have in common, so that slope * key position is ALiBi (Press et al.,
 2022) in causal order. The three models compute these numbers, (B|1, H, Lk), with positions that skip padding; as the
-product of a row of ones with them they are a low-rank bias of rank 1. Their modules compute attention themselves.
+product of a row of ones with them they are a low-rank bias of rank 1. Where nothing is padding, slope * offset does the
+same, as a Toeplitz bias, if the numbers are exact enough: rounded ones have no common slope. Their modules compute
+attention themselves.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.bias import LowRank
+from headway.bias import Bias, LowRank, Toeplitz
 from headway.pretrained.fusing.family import MASKED, Family, Fused
 from headway.pretrained.fusing.interface import run
+from headway.running import may_read
 
 OF_KEYS = "LowRank of rank 1: slope times key position"
+OF_OFFSETS = "Toeplitz: slope times offset; padded or in half precision LowRank"
 
 
 def bias_of_keys(numbers: Tensor, q_len: int) -> LowRank:  # numbers (B|1, H, Lk)
@@ -24,10 +28,19 @@ def bias_of_keys(numbers: Tensor, q_len: int) -> LowRank:  # numbers (B|1, H, Lk
     return LowRank(numbers.new_ones(1, 1, q_len, 1).expand(*numbers.shape[:2], -1, -1), numbers[..., None])
 
 
+def bias_of_alibi(numbers: Tensor, q: Tensor, mask: Tensor | None) -> Bias:  # numbers (B|1, H, Lk)
+    """Return ALiBi for queries at the last positions, in causal order."""
+    q_len = q.shape[2]
+    if mask is not None or not {numbers.dtype, q.dtype} <= {torch.float32, torch.float64}:
+        return bias_of_keys(numbers, q_len)
+    of_offsets = numbers[:1] - numbers[:1, :, -1:]  # seen from the last key: offsets -(Lk - 1) to 0
+    return Toeplitz(torch.nn.functional.pad(of_offsets, (0, q_len - 1)), q_len)
+
+
 class FusedBloomAttention(Fused):
     """The original's projections, cache and output around headway's attention."""
 
-    STRUCTURE = OF_KEYS
+    STRUCTURE = OF_OFFSETS
     EXPECTS = {  # noqa: RUF012
         "forward": (
             *("hidden_states", "residual", "alibi", "attention_mask", "layer_past", "use_cache"),
@@ -55,7 +68,7 @@ class FusedBloomAttention(Fused):
             q,
             k,
             v,
-            bias=bias_of_keys(alibi.view(hidden_states.shape[0], this.num_heads, -1), q.shape[2]),
+            bias=bias_of_alibi(alibi.view(hidden_states.shape[0], this.num_heads, -1), q, attention_mask),
             mask=attention_mask,
             is_causal=True,
             scale=this.inv_norm_factor,
@@ -75,7 +88,7 @@ class FusedBloomAttention(Fused):
 class FusedMptAttention(Fused):
     """The original's projections, cache and output around headway's attention."""
 
-    STRUCTURE = OF_KEYS
+    STRUCTURE = OF_OFFSETS
     EXPECTS = {  # noqa: RUF012
         "forward": ("hidden_states", "position_bias", "past_key_values", "attention_mask")
     }
@@ -100,12 +113,15 @@ class FusedMptAttention(Fused):
             raise ValueError(
                 f"input_ids: expected at most {numbers.shape[-1]} positions (config.max_seq_len), got {k.shape[2]}."
             )
+        mask = attention_mask
+        if mask is not None and mask.dim() == 2 and may_read(mask) and bool(mask.all()):
+            mask = None  # the family's masks are never None
         mixed, weights = run(
             q,
             k,
             v,
-            bias=bias_of_keys(numbers, q.shape[2]),
-            mask=attention_mask,
+            bias=bias_of_alibi(numbers, q, mask),
+            mask=mask,
             is_causal=True,
             scale=this.softmax_scale,
             dropout=this.attn_dropout_p if this.training else 0.0,
