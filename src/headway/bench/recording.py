@@ -20,7 +20,7 @@ class NotRecorded(RuntimeError):
 
 
 class Recordings:
-    """Runs work by its key: as it is the first time, which compiles it, recorded the second time, replayed ever after.
+    """Runs work by its key: the first time as it is, which compiles it; the second time it is recorded, then replayed.
 
     Work that is recorded reads and writes tensors that stay where they are, waits for nothing, and draws its random
     numbers on the device. What it allocates belongs to all recordings together: the next may write over it.

@@ -1,4 +1,4 @@
-"""Numbers that were measured several times: their middle and spread, intervals, and tests of differences.
+"""Numbers that were measured several times: their median and spread, intervals, and tests of differences.
 
 The tests claim nothing that a few seeds cannot show.
 """
@@ -206,8 +206,10 @@ def simultaneous_intervals(
 def least_difference(
     deviation: float, degrees: int, seeds: int, comparisons: int, *, level: float = LEVEL, power: float = 0.8
 ) -> float:
-    """Return the true difference that such an interval of two rows with `seeds` values each shows to be above 0 with
-    probability `power`, about."""
+    """Return the true difference that is detected with a probability of about `power`.
+
+    It is detected if the interval of two rows with `seeds` values each lies above 0.
+    """
     quantiles = _student(1 - level / (2 * comparisons), degrees) + _student(power, degrees)
     return quantiles * deviation * math.sqrt(2 / seeds)
 

@@ -39,7 +39,7 @@ TRANSLATE = {
 
 
 def lazy(commands: dict[str, tuple[str, str]]) -> type[TyperGroup]:
-    """A group of commands that are imported when they are asked for."""
+    """Make a group of commands, each of which is imported when it is asked for."""
 
     class LazyGroup(TyperGroup):
         def __init__(self, **rest: Any) -> None:

@@ -81,7 +81,7 @@ def finetune(
 
 
 def tell(result: Result) -> None:
-    """The summary as a table, and what was written."""
+    """Print the summary as a table, and name what was written."""
     for rate in result.rates:
         score = rate["score"]
         around = f" (from {100 * score['low']:.1f} to {100 * score['high']:.1f})" if score["runs"] > 1 else ""

@@ -110,7 +110,7 @@ def tell_of_new(folder: str | os.PathLike[str], *, resume: bool) -> None:
 
 
 def _parameter(flag: str, setting: Setting, *, show_default: bool, negatable: bool = True) -> inspect.Parameter:
-    """The parameter that stands for a setting in a command's signature, as typer reads it."""
+    """Return the parameter that stands for a setting in a command's signature, as typer reads it."""
     help, name = setting.help, _name(flag)
     if flag.isupper():
         return _keyword(name, str, typer.Argument(metavar=flag, help=help))
@@ -131,7 +131,7 @@ def _keyword(name: str, hint: Any, option: Any, default: Any = inspect.Parameter
 
 
 def _call_options(calls: Mapping[str, Setting], values: dict[str, Any]) -> dict[str, Any]:
-    """Arguments for a function from the options of its parameters, which are taken out of `values`."""
+    """Take the arguments of a function out of `values`, in which its parameters stand as options."""
     options = {}
     for name, setting in calls.items():
         texts = _texts(values.pop(_name(setting.path)))
@@ -141,7 +141,7 @@ def _call_options(calls: Mapping[str, Setting], values: dict[str, Any]) -> dict[
 
 
 def _lister(settings: list[Setting], recipe: Callable[[str], Any] | None) -> Callable[[typer.Context, bool], None]:
-    """What --help-all does: one entry a setting, with type, description and default."""
+    """Return the callback of --help-all, which prints each setting with its type, description and default."""
 
     def show(context: typer.Context, asked: bool) -> None:
         if not asked:
@@ -177,12 +177,12 @@ def _name(flag: str) -> str:
 
 
 def _texts(value: Any) -> list[str]:
-    """The value of an option as texts; none where it was not given."""
+    """Return the value of an option as texts; none if it was not given."""
     return [] if value is None else list(value) if isinstance(value, list | tuple) else [_text(value)]
 
 
 def _text(value: Any) -> str:
-    """A value as one would type it."""
+    """Write a value as one would type it."""
     if value is None or isinstance(value, bool):
         return "" if value is None else str(value).lower()
     if isinstance(value, Mapping):

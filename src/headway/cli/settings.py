@@ -67,7 +67,7 @@ class Setting:
         return METAVARS.get(kind, "<str>") + (",..." if self.is_tuple and self.commas else "")
 
     def parse(self, texts: list[str], option: str) -> Any:
-        """The value that texts from the command line stand for; only a tuple takes several."""
+        """Read the value from texts of the command line; only a tuple takes several."""
         if not self.is_tuple:
             return self._one(self.kind, texts[-1], option)
         if texts == [""]:
@@ -102,7 +102,7 @@ class Setting:
 
 
 def find_settings(kind: type, prefix: str = "") -> dict[str, Setting]:
-    """All settings of a configuration class by path, those of nested dataclasses in place of the field itself."""
+    """Return all settings of a configuration class by path; a nested dataclass is replaced by its own settings."""
     hints, help, found = get_type_hints(kind), dict[str, str](), dict[str, Setting]()
     for each in reversed(kind.__mro__):
         help |= read_help(each.__doc__)
@@ -117,7 +117,7 @@ def find_settings(kind: type, prefix: str = "") -> dict[str, Setting]:
 
 
 def function_settings(function: Callable[..., Any]) -> dict[str, Setting]:
-    """The parameters of a function that have a default."""
+    """Return the parameters of a function that have a default."""
     hints, help = get_type_hints(function), read_help(function.__doc__)
     return {
         name: Setting(name, hints[name], parameter.default, help.get(name, ""))
@@ -127,12 +127,12 @@ def function_settings(function: Callable[..., Any]) -> dict[str, Setting]:
 
 
 def default_of(each: Field[Any]) -> Any:
-    """The default of a field; MISSING where it has none."""
+    """Return the default of a field; MISSING if it has none."""
     return each.default if each.default_factory is MISSING else each.default_factory()
 
 
 def read_help(docstring: str | None) -> dict[str, str]:
-    """Descriptions by name, from the `Args:` lines of a docstring."""
+    """Read descriptions by name from the `Args:` lines of a docstring."""
     found: dict[str, str] = {}
     _, _, args = inspect.cleandoc(docstring or "").partition("\nArgs:\n")
     for entry in re.split(r"\n(?=\S)", textwrap.dedent(args.split("\n\n")[0])):
@@ -144,12 +144,12 @@ def read_help(docstring: str | None) -> dict[str, str]:
 
 
 def split_list(text: str) -> list[str]:
-    """Parts between commas; a comma before NAME= belongs to the options of the part before it."""
+    """Split a text at commas; a comma before NAME= belongs to the options of the part before it."""
     return [part.strip() for part in re.split(r",(?!\s*[\w-]+=)", text) if part.strip()]
 
 
 def json_or_text(text: str) -> Any:
-    """A value of no declared type: JSON where it can be read as such (8, 0.5, true, null), else the text."""
+    """Read a value of no declared type: as JSON if it is JSON (8, 0.5, true, null), else as the text itself."""
     try:
         return json.loads(text)
     except ValueError:
@@ -189,11 +189,11 @@ class Changes:
         return self.values.get(path, otherwise)
 
     def apply(self, config: T, under: str = "") -> T:
-        """The configuration, or the part of one that a path stands for, with the values that were given."""
+        """Return the configuration, or the part of one at a path, with the values that were given."""
         return cast(T, _with_changes(config, self._tree(under)))
 
     def build(self, kind: Callable[..., T], under: str = "", **others: Any) -> T:
-        """A new configuration of these values; what was not given has its default."""
+        """Make a new configuration of these values; what was not given has its default."""
         tree = self._tree(under)
         for each in fields(cast(Any, kind)):
             if isinstance(part := tree.get(each.name), _Tree):
@@ -235,7 +235,7 @@ def _with_changes(config: Any, tree: _Tree) -> Any:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """The nearest of the known names, and all of them."""
+    """Name the nearest of the known names, and all of them."""
     known = list(known)
     near = [each for each in known if each.split(".")[-1] == name.split(".")[-1]] or difflib.get_close_matches(
         name, known, n=1

@@ -1,7 +1,7 @@
 """Attention in blocks of queries: memory linear in n for every bias, forward, backward and bias gradients.
 
-The scores of one block exist only while that block is worked on; the backward pass makes them again. Each kind of
-bias contributes how its tile is made and how its gradient is summed (`terms.py`); the loops know nothing of kinds.
+The scores of one block exist only while that block is worked on; the backward pass computes them again. How
+the tile of each kind of bias is computed, and how its gradient is summed, stands in `terms.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["forward", "why_not"]
 
 
 def why_not(request: Request) -> str | None:
-    """Reason this backend cannot run the call, or None."""
+    """Return the reason why this backend cannot run the call, or None."""
     if request.q.device.type != "cpu":
         return f"its loops pay on the CPU only, and q is on {request.q.device.type}"
     if request.has_tangent or request.is_transformed:
@@ -55,7 +55,7 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
 
 
 def _flat(request: Request) -> tuple[str, list[Tensor], list[int]]:
-    """The terms as what a custom operator may take: names, tensors and whole numbers."""
+    """Flatten the terms into what a custom operator takes: names, tensors and integers."""
     kinds: list[str] = []
     tensors: list[Tensor] = []
     starts: list[int] = []

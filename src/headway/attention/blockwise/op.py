@@ -36,8 +36,11 @@ def blockwise(
     dropout: float,
     seed: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Output (B, H, Lq, Dv), log of the softmax's denominators (B, H, Lq, 1), and what rounding took from the output
-    where that is in half precision: of few keys nearly everything in ds cancels, and g . out must be exact."""
+    """Return the output (B, H, Lq, Dv), the logs of the softmax's denominators (B, H, Lq, 1), and a rounding error.
+
+    The last is what rounding to half precision took from the output; it is empty in other precisions. The backward pass
+    adds it again to compute g . out exactly, because with few keys nearly everything in ds cancels.
+    """
     with without_autocast(q.device.type):
         work = _Work(q, k, v, tensors, kinds, starts, scale, dropout, seed)
         masking = _masking(q, k, mask, causal, lengths, q_documents, k_documents)
@@ -183,7 +186,7 @@ class _Work:
         return [*self.score_terms, *self.value_terms]
 
     def blocks(self, masking: Masking) -> Iterator[Block]:
-        """All blocks in a fixed order; keys that none of a block's queries may see are left out."""
+        """Yield all blocks in a fixed order, without the keys that none of a block's queries may see."""
         batch, heads, q_len, _ = self.q.shape
         for b0 in range(0, batch, self.batch):
             b1 = min(batch, b0 + self.batch)
@@ -195,7 +198,7 @@ class _Work:
                         yield Block(b0, b1, h0, h0 + self.heads, i0, i1, j0, j1)
 
     def scores(self, block: Block, masking: Masking) -> Tensor:
-        """scale * q k^T + bias where allowed, -inf elsewhere, (b, h, m, w), in memory that the next block reuses."""
+        """Compute scale * q k^T + bias, -inf where masked, (b, h, m, w), in memory that the next block reuses."""
         q_tile = self.rows(self.q, block)
         size = (block.b1 - block.b0) * (block.h1 - block.h0) * block.rows * block.columns
         if self._scratch is None or self._scratch.numel() < size:
@@ -216,7 +219,7 @@ class _Work:
         return s
 
     def skewed_tile(self, shape: torch.Size) -> Tensor:
-        """Memory for a tile whose diagonals will be summed, to be written whole."""
+        """Return memory for a tile whose diagonals will be summed; the caller must write all of it."""
         b, h, m, w = shape
         if self._skewed is None:
             self._skewed = Skewed(self.q, self.batch * self.heads, self.block_rows, self.k.shape[2])
@@ -224,37 +227,37 @@ class _Work:
         return tile.as_strided(shape, (h * tile.stride(0), *tile.stride()), tile.storage_offset())
 
     def skewed_columns(self, shape: torch.Size) -> Tensor:
-        """The diagonals of the tile last written, as columns, (b, h, m, m + w - 1)."""
+        """Return the diagonals of the tile that was written last, as columns, (b, h, m, m + w - 1)."""
         assert self._skewed is not None
         b, h, m, w = shape
         return self._skewed.columns(b * h, m, w).view(b, h, m, -1)
 
     def skew(self, tile: Tensor) -> Tensor:
-        """The diagonals of any tile, as columns."""
+        """Copy a tile, and return its diagonals as columns."""
         self.skewed_tile(tile.shape).copy_(tile)
         return self.skewed_columns(tile.shape)
 
     def dropped(self, block: Block) -> Tensor:
-        """Which weights of the tile are dropped, (b, h, m, w); the same in both passes.
+        """Return which weights of the tile are dropped, (b, h, m, w), the same ones in both passes.
 
-        A weight's chance is the product of its query's and its key's number, modulo 2^32: to draw a number for each
-        weight takes longer than all the rest. Any two weights are dropped independently of one another.
+        The random number of a weight is the product of one for its query and one for its key, modulo 2^32, because
+        drawing a number for each weight would take longer than all the rest. Any two weights are dropped independently.
         """
         of_keys = self.of_keys[block.b0 : block.b1, block.h0 : block.h1, :, block.j0 : block.j1]
         chances = self.rows(self.of_queries, block) * of_keys
         return chances < min(round(self.dropout * 2**32) - 2**31, 2**31 - 1)
 
     def rows(self, t: Tensor, block: Block) -> Tensor:
-        """The block's queries, (b, h, m, ...)."""
+        """Select the block's queries, (b, h, m, ...)."""
         return t[block.b0 : block.b1, block.h0 : block.h1, block.i0 : block.i1]
 
     def keys(self, t: Tensor, block: Block) -> Tensor:
-        """The block's keys as (b * h, w, D), a view."""
+        """Select the block's keys as (b * h, w, D), a view."""
         return _flat(t[block.b0 : block.b1, block.h0 : block.h1, block.j0 : block.j1])
 
 
 def _flat(t: Tensor) -> Tensor:
-    """(b, h, m, D) to (b * h, m, D) without a copy: a block has all heads, or one sequence."""
+    """Reshape (b, h, m, D) to (b * h, m, D) without a copy: a block has all heads, or a single sequence."""
     step = t.stride(1) if t.shape[1] > 1 else t.stride(0)
     return t.as_strided((t.shape[0] * t.shape[1], *t.shape[2:]), (step, *t.stride()[2:]), t.storage_offset())
 

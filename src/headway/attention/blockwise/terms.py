@@ -20,7 +20,7 @@ KEYS = 64  # keys whose products with offsets are made at once: of fewer, a prod
 
 
 class Sizes(NamedTuple):
-    """What the terms need to know of the call."""
+    """The sizes of the call that the terms need."""
 
     q_len: int
     block_rows: int
@@ -48,7 +48,7 @@ class Block(NamedTuple):
 
 
 def skewed(rows: Tensor, first: int, m: int, width: int) -> Tensor:
-    """View of rows (..., >= m, n) as (..., m, width): out[r, c] = rows[r, first + c + m - 1 - r]."""
+    """View rows, (..., >= m, n), as (..., m, width): out[r, c] = rows[r, first + c + m - 1 - r]."""
     *outer, step, one = rows.stride()
     return rows.as_strided((*rows.shape[:-2], m, width), (*outer, step - 1, one), rows.storage_offset() + first + m - 1)
 
@@ -60,14 +60,17 @@ class Skewed:
         self.memory = like.new_zeros(count, rows, k_len + rows)
 
     def tile(self, count: int, rows: int, width: int) -> Tensor:
-        """(count, rows, width), to be written whole."""
+        """Return the tile, (count, rows, width); the caller must write all of it."""
         # What other tiles may have left beside this one: a triangle on either side.
         self.memory[:count, :rows, : rows - 1].zero_()
         self.memory[:count, :rows, width : width + rows].zero_()
         return skewed(self.memory[:count], 0, rows, width)
 
     def columns(self, count: int, rows: int, width: int) -> Tensor:
-        """(count, rows, rows + width - 1): entry (r, c + rows - 1 - r) is tile entry (r, c), the others are zero."""
+        """Return the diagonals as columns, (count, rows, rows + width - 1).
+
+        Entry (r, c + rows - 1 - r) is entry (r, c) of the tile; all others are zero.
+        """
         return self.memory[:count, :rows, : rows + width - 1]
 
 
@@ -81,14 +84,14 @@ def reduced(grad: Tensor, batch: int, heads: int) -> Tensor:
 
 
 def share(tensor: Tensor, block: Block) -> Tensor:
-    """The block's sequences and heads of a tensor (B|1, H|1, ...)."""
+    """Select the block's sequences and heads of a tensor (B|1, H|1, ...)."""
     if tensor.shape[0] > 1:
         tensor = tensor[block.b0 : block.b1]
     return tensor[:, block.h0 : block.h1] if tensor.shape[1] > 1 else tensor
 
 
 def own_heads(table: Tensor, block: Block) -> Tensor:
-    """The block's heads of a table (H|1, ...)."""
+    """Select the block's heads of a table (H|1, ...)."""
     return table[block.h0 : block.h1] if table.shape[0] > 1 else table
 
 
@@ -101,7 +104,7 @@ class Term:
         self.grads: list[Tensor | None] = []
 
     def track(self) -> None:
-        """Prepare gradients."""
+        """Allocate the sums of the gradients."""
         self.grads = [torch.zeros_like(t) if t.is_floating_point() else None for t in self.tensors]
 
     def load(self, q: Tensor, block: Block) -> Tensor:  # q (b, h, m, D) -> (b|1, h|1, m, w)
@@ -265,7 +268,7 @@ class KeyProductTerm(ProductTerm):
             self._add_grads(grad, block, keys, offsets)
 
     def _parts(self, block: Block) -> Iterator[tuple[slice, slice]]:
-        """Return some keys after others, and the offsets at which the block's queries see them."""
+        """Yield groups of keys, each with the offsets at which the block's queries see it."""
         k_len = self.vectors.shape[2]
         for start in range(block.j0, block.j1, KEYS):
             stop = min(start + KEYS, block.j1)
@@ -277,7 +280,7 @@ class Lookup(Term):
     """A table of vectors, (H|1, N, D), and a rule that says which vector belongs to which pair."""
 
     def spread(self, met: Tensor, block: Block) -> Tensor:
-        """From one number per vector, (b, h, m, N), to the tile, (b, h, m, w)."""
+        """Spread one number per vector, (b, h, m, N), over the tile, (b, h, m, w)."""
         raise NotImplementedError
 
     def gather(self, tile: Tensor, columns: Tensor, block: Block) -> Tensor:
@@ -306,11 +309,11 @@ class Lookup(Term):
     # As values: the vectors join the values.
 
     def values(self, weights: Tensor, columns: Tensor, block: Block) -> Tensor:
-        """sum_j weights_ij vector_ij, (b, h, m, D)."""
+        """Compute sum_j weights_ij vector_ij, (b, h, m, D)."""
         return self.gather(weights, columns, block) @ self._table(block)
 
     def weight_grad(self, grad: Tensor, block: Block) -> Tensor:
-        """Gradient of the weights from that of the output, (b, h, m, w)."""
+        """Compute the gradient of the weights, (b, h, m, w), from that of the output."""
         return self.spread(grad @ self._table(block).transpose(-1, -2), block)
 
     def reduce_values(self, weights: Tensor, columns: Tensor, grad: Tensor, block: Block) -> None:
@@ -321,7 +324,7 @@ class OffsetTerm(Lookup):
     """RelativeKeys and RelativeValues: the vector of pair (i, j) is that of j - i, clipped."""
 
     def _parts(self, block: Block) -> tuple[int, int, int, int]:
-        """How many of the tile's offsets lie left of the table, in it, and right of it; and its first row used."""
+        """Count the tile's offsets left of the table, in it and right of it; also return the first row used."""
         clip = self.tensors[0].shape[1] // 2
         least = block.j0 - (self.start + block.i1 - 1)
         count = block.rows + block.columns - 1

@@ -19,7 +19,7 @@ __all__ = ["forward", "why_not"]
 
 
 def why_not(request: Request) -> str | None:
-    """Reason this backend cannot run the call, or None."""
+    """Return the reason why this backend cannot run the call, or None."""
     q, masking = request.q, request.masking
     if q.device.type != "cpu":
         return f"its kernel runs on the CPU, and q is on {q.device.type}"
@@ -41,7 +41,7 @@ def why_not(request: Request) -> str | None:
 
 
 def _missing() -> str | None:
-    """Why there is no kernel on this machine, or None. Compiles it where that has not been done."""
+    """Return why there is no kernel on this machine, or None; compile it first if that has not been done."""
     from headway.attention.native import build
 
     try:

@@ -1,4 +1,4 @@
-"""Compiling the kernel with the system's C++ compiler on first use, and loading it; later uses read it from a cache."""
+"""Compile the kernel with the system's C++ compiler on first use, and load it; later uses read it from a cache."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ COMPILERS = ("c++", "g++", "clang++")
 
 
 class Unavailable(Exception):
-    """Why there is no kernel here."""
+    """Raised where the kernel cannot be compiled or loaded; the message says why."""
 
 
 def kernel() -> ctypes.CDLL:
-    """The compiled kernel; raises `Unavailable` where it cannot be had."""
+    """Return the compiled kernel; raise `Unavailable` where there is none."""
     if os.environ.get("HEADWAY_NATIVE") == "0":
         raise Unavailable("it is turned off by HEADWAY_NATIVE=0")
     found = _found(*(os.environ.get(name, "") for name in ("CXX", "XDG_CACHE_HOME", "HOME", "PATH")))
@@ -69,7 +69,7 @@ def _output(command: list[str]) -> str:
 
 
 def _processor() -> str:
-    """What -march=native depends on."""
+    """Describe the processor, on which the code that -march=native generates depends."""
     info = Path("/proc/cpuinfo")
     if not info.exists():
         return f"{platform.machine()} {platform.processor()}"

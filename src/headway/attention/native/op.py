@@ -1,4 +1,4 @@
-"""Calling the kernel, registered as a torch operator so that `torch.compile` keeps it whole."""
+"""The call of the kernel, registered as a torch operator so that `torch.compile` keeps it whole."""
 
 from __future__ import annotations
 
@@ -61,14 +61,17 @@ def _(q, k, v, *rest):  # type: ignore[no-untyped-def]
 
 
 def _rows_first(q: Tensor, width: int) -> Tensor:
-    """An empty (B, H, Lq, width) whose memory is (B, Lq, H, width), as models read it."""
+    """Return an empty (B, H, Lq, width) whose memory is (B, Lq, H, width), the order in which models read it."""
     return q.new_empty(q.shape[0], q.shape[2], q.shape[1], width).transpose(1, 2)
 
 
 @functools.cache
 def _parallel() -> int:
-    """Address of the function that runs another on several threads, of the OpenMP that torch uses: its threads are
-    there already, and a second set would fight them for the cores. 0: the kernel starts threads itself."""
+    """Return the address of the function of torch's OpenMP that runs another function on several threads, or 0.
+
+    These threads exist already, and a second set would compete with them for the cores. With 0 the kernel starts its
+    own threads.
+    """
     try:
         return ctypes.cast(ctypes.CDLL(None).GOMP_parallel, ctypes.c_void_p).value or 0
     except (AttributeError, OSError, TypeError):  # torch was built without OpenMP, or hides it

@@ -41,7 +41,7 @@ class Paired:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Missing:
-    """Nothing to compare: why, where both sides have results, and the commands that would change that."""
+    """What a comparison lacks: the reason, if both sides have results, and the commands that would supply it."""
 
     commands: tuple[str, ...]
     why: str = ""

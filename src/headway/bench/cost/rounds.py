@@ -140,7 +140,7 @@ def _measurement(row: RowProcess, times: dict[str, list[StepTime]]) -> Measureme
 
 
 class RowFailed(Exception):
-    """A row cannot go on, and why."""
+    """Raised where a row cannot be prepared or timed; the message says why."""
 
 
 class RowProcess:

@@ -65,7 +65,7 @@ class Study:
 
         Args:
             rows: names of the rows whose jobs are done now; none given means all. Finished jobs of other rows are
-                collect_results too.
+                collected too.
         """
         _check_rows(self.plan, rows)
         self._check_sources()

@@ -39,12 +39,12 @@ class Fused:
         raise NotImplementedError
 
     def structure(self) -> str:
-        """Return what the scores of this module get, for people."""
+        """Describe what the scores of this module get."""
         return self.STRUCTURE
 
     @classmethod
     def why_not(cls, module: Any) -> str | None:
-        """Reason why this one module cannot be fused, or None."""
+        """Return the reason why this one module cannot be fused, or None."""
         return None
 
 

@@ -60,7 +60,7 @@ def mask_of_call(
     allow_is_bidirectional_skip: bool = False,
     **kwargs: Any,
 ) -> Tensor | None:
-    """Return what attention needs to know of a mask; see the module's first lines."""
+    """Return a mask in the smallest form that attention needs; the module's docstring lists the forms."""
     q_len, k_len = kwargs.get("q_length"), kwargs.get("kv_length")
     q_start, k_start = kwargs.get("q_offset", 0), kwargs.get("kv_offset", 0)
     padding_fits = attention_mask is None or attention_mask.shape[-1] == k_len
@@ -108,7 +108,7 @@ def attend(
     position_bias: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:  # (B, Lq, H, D), and the weights (B, H, Lq, Lk) if they were asked for
-    """Attention of one layer, as transformers calls it."""
+    """Compute the attention of one layer; transformers calls this function."""
     for name in UNSUPPORTED:
         if kwargs.get(name) is not None:
             raise NotImplementedError(

@@ -167,7 +167,7 @@ def _sweep_result(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
 
 
 def _about_sweep(folder: Path, path: Path, run: Pretrained, block: str, seed: Any) -> dict[str, Any]:
-    """Return what decides with which other sweeps a sweep may be compared."""
+    """Return the settings in which two sweeps must agree to be compared."""
     record = read_json(folder / "config.json")
     with naming(folder / "config.json"):
         config = record["config"]

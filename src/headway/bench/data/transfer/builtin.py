@@ -87,7 +87,7 @@ def _to_question(asked: SpanQuestion, name: str) -> Question:
 def make(
     example: Callable[[Draw, str], Example] | Callable[[Draw, str], Question], split: str, language: str
 ) -> list[Example] | list[Question]:
-    """Return all examples of a split; no two splits share one, and languages say the same."""
+    """Return all examples of a split; no two splits share one, and all languages have the same content."""
     return list(_made(example, split, language).values())
 
 

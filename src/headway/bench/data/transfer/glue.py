@@ -2,10 +2,10 @@
 
 Paper:  Wang et al. (2019), "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding"
 
-The files are no CSV: quotes are plain characters (half of a pair stands in many rows), CoLA has no header but in its
-test file, MRPC may begin with a byte-order mark, and no two tasks name their columns alike. Test files have no labels.
-A few of Quora's questions hold line breaks, so that the published files of QQP have rows in two halves: read them with
-on_error="skip", which leaves those out, as the published sizes do.
+The files are not CSV: quotation marks are plain characters (many rows have an odd number of them), only CoLA's test
+file has a header, MRPC may begin with a byte-order mark, and no two tasks name their columns alike. Test files have no
+labels. A few of Quora's questions hold line breaks, so that the published files of QQP have rows in two halves: read
+them with on_error="skip", which leaves those out, as the published sizes do.
 """
 
 from __future__ import annotations

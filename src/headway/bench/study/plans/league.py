@@ -46,7 +46,7 @@ PHENOMENA = ("island_effects", "filler_gap_dependency", "subject_verb_agreement"
 
 
 def league(size: str = "gpu", data: str | None = None) -> Plan:
-    """Which encoding learns a text best, for the same tokens and for the same time?"""
+    """Plan the league: which encoding learns a text best, for the same tokens and for the same time."""
     pretraining = _pretraining(size, data, tokens=300e6)
     tasks = _tasks(size, data, seeds=(0,))
     length = pretraining.text.length
@@ -96,7 +96,7 @@ def league(size: str = "gpu", data: str | None = None) -> Plan:
 
 
 def league_noise(size: str = "gpu", data: str | None = None) -> Plan:
-    """How much do seeds of pretraining and of fine-tuning change each measure?"""
+    """Plan the league's noise: how much the seeds of pretraining and of fine-tuning change each measure."""
     pretraining = _pretraining(size, data, tokens=100e6)
     tasks = _tasks(size, data, seeds=(0, 1, 2))
     return Plan(
@@ -117,7 +117,7 @@ def league_noise(size: str = "gpu", data: str | None = None) -> Plan:
 
 
 def league_length(size: str = "gpu", data: str | None = None) -> Plan:
-    """How do encodings that are defined for any length read texts longer than those of training?"""
+    """Plan the league on longer texts than those of training, for encodings that are defined for any length."""
     pretraining = _pretraining(size, data, tokens=300e6)
     length = pretraining.text.length
     reach = length * 7 // 8
@@ -165,7 +165,7 @@ def league_length(size: str = "gpu", data: str | None = None) -> Plan:
 
 
 def league_conversion(size: str = "gpu", data: str | None = None) -> Plan:
-    """What do pretrained models gain or lose when their positions are supplemented or replaced?"""
+    """Plan what pretrained models gain or lose when their positions are supplemented or replaced."""
     pretraining = _pretraining(size, data, tokens=300e6)
     biases: tuple[str, ...] = ("tisa:kernels=1", "tisa:kernels=3", "tisa:kernels=5", "t5", "diet-rel", "alibi")
     if size == "quick":

@@ -123,7 +123,7 @@ def _warn_unseen(shards: dict[str, Shards]) -> None:
 
 
 def _check_known(shards: Shards) -> None:
-    """Raise if most tokens are unknown: a model would learn to predict [UNK], and score well by that."""
+    """Raise if many tokens are unknown: a model would learn to predict [UNK], and score well by that."""
     tokens = shards.batch(range(min(len(shards), CHECKED_ROWS)))
     unknown = (tokens == shards.specials["unk"]).sum() / (tokens != shards.specials["pad"]).sum()
     if unknown > UNKNOWN:
