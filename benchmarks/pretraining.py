@@ -125,7 +125,7 @@ def main() -> None:
     started = time.perf_counter()
     machine = environment(dirty=options.dirty or options.tiny, commit=options.commit)
     table = measure(
-        chosen(options), tell=lambda text: print(f"{time.perf_counter() - started:5.0f} s  {text}", flush=True)
+        chosen(options), progress=lambda text: print(f"{time.perf_counter() - started:5.0f} s  {text}", flush=True)
     )
     seconds = time.perf_counter() - started
     versions = {name: value for name, value in table.environment.items() if value is not None}

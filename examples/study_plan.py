@@ -8,7 +8,7 @@ recipes that fill the cells. Jobs that another study has done, in the same --sto
 
 from __future__ import annotations
 
-from headway.bench.study.plan import Claim, Column, Plan, Row
+from headway.bench.study.plan import Column, Plan, Row, RowClaim
 from headway.bench.study.plans.recipes import builtin_finetuning
 from headway.bench.tasks.pretrain import EncoderChoice, Intervals, Optimisation, PretrainConfig, Text
 
@@ -39,5 +39,7 @@ def plan(size: str, data: str | None) -> Plan:
         ),
         finetune={TASK: builtin_finetuning(TASK, rate=1e-3, epochs=2, limit=2000)},
         analyse=True,
-        claims=(Claim(says="sharing hurts", column="Acceptability", better=("diet-rel",), than=("diet-rel, shared",)),),
+        claims=(
+            RowClaim(says="sharing hurts", column="Acceptability", better=("diet-rel",), than=("diet-rel, shared",)),
+        ),
     )

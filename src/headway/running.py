@@ -1,11 +1,12 @@
-"""The state of torch: whether values may be read, and whether autocast or transformations are active."""
+"""The state of torch: whether values may be read, which transformations are active, and the mode of a model."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 
@@ -43,3 +44,15 @@ def must_be_deterministic() -> bool:
 def without_autocast(device_type: str) -> AbstractContextManager[object]:
     """Return a context without autocast, in which products keep the precision of their factors."""
     return nullcontext() if device_type == "meta" else torch.autocast(device_type, enabled=False)
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Put a model in evaluation mode; afterwards, put those modules that were in training mode back into it."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

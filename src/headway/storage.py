@@ -1,4 +1,4 @@
-"""Files: atomic writes, JSON, hashes of configurations, and a record of the environment."""
+"""Files: atomic writes, text, JSON, hashes of configurations, and a record of the environment."""
 
 from __future__ import annotations
 
@@ -92,6 +92,28 @@ def exclusive(folder: str | os.PathLike[str]) -> Iterator[None]:
 def file_name(name: str) -> str:
     """Return a name that is safe in a path: characters that file systems may treat specially become _."""
     return re.sub(r"[^\w ,+=()-]", "_", name)
+
+
+def text_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a text file; raise if one is not UTF-8."""
+    start = 0
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, 1):
+            yield decode_line(raw, f"{path}, line {number}", start)
+            start += len(raw)
+
+
+def decode_line(raw: bytes, where: str, start: int) -> str:
+    """Decode a line of UTF-8, without its end; `start` is the place of its first byte in the text."""
+    try:
+        text = raw.decode("utf-8-sig" if start == 0 else "utf-8")
+    except UnicodeDecodeError as error:
+        utf16 = start == 0 and raw[:2] in (b"\xff\xfe", b"\xfe\xff")
+        raise UnicodeError(
+            f"{where}: expected UTF-8, got byte 0x{raw[error.start]:02x} at byte {start + error.start} of the text "
+            f"({error.reason}). Convert the text (iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8)."
+        ) from error
+    return text.removesuffix("\n").removesuffix("\r")
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:

@@ -119,7 +119,7 @@ def test_bad_input_is_told(folders, tmp_path):
     said = told(tmp_path / "grown", *tisa, "--text", tmp_path / "long.txt")
     assert f"tokenizer: expected ids below {len(grown) - 1} (the model's words), got {len(grown) - 1}" in said
     assert "Fit fewer kernels, or give more positions" in told(bert, *tisa, "--start", "fit", "--max-length", 3)
-    assert "which is none" in told(bert, *tisa, "--text", tmp_path / "missing.txt")
+    assert "which does not exist" in told(bert, *tisa, "--text", tmp_path / "missing.txt")
     assert "Give --text FILE" in told(bert, *tisa, "--lengths", "32")
     assert "--lengths: expected a whole number, got 'many'" in told(bert, *tisa, "--lengths", "32,many")
     (tmp_path / "text.txt").write_text("the dog sees the cat . " * 100)

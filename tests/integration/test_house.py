@@ -20,7 +20,7 @@ ALLOWED = {  # room -> rooms it may import, beside storage.py (docs/architecture
     "attention": {"bias", "running"},
     "encodings": {"bias", "running"},
     "models": {"attention", "encodings", "bias", "running"},
-    "pretrained/analysis": {*LIBRARY, "pretrained/fusing"},
+    "pretrained/analysis": {*LIBRARY, "pretrained/fusing", "running"},
     "pretrained/conversion": {*LIBRARY, "pretrained/analysis", "running"},
     "pretrained/fusing": {*LIBRARY, "running"},
     "bench/data": set(),

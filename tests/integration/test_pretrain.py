@@ -128,15 +128,15 @@ def test_a_text_with_bad_lines_can_be_tried_again_in_the_same_folder(tmp_path):
 
 
 def test_what_was_left_out_is_told(tmp_path, capsys):
-    from headway.cli.pretrain import _tell_of_skipped
+    from headway.cli.pretrain import _report_skipped
 
     index = tmp_path / "index.json"
-    _tell_of_skipped(index)
+    _report_skipped(index)
     index.write_text('{"skipped": 0, "shards": []}')
-    _tell_of_skipped(index)
+    _report_skipped(index)
     assert capsys.readouterr().out == ""
     index.write_text('{"skipped": 2, "shards": [{}, {"problems": ["a.txt, line 3: expected UTF-8. Convert it."]}]}')
-    _tell_of_skipped(index)
+    _report_skipped(index)
     assert "left out 2 bad lines of the text, such as a.txt, line 3: expected UTF-8; see" in capsys.readouterr().out
 
 

@@ -27,7 +27,7 @@ app.command()(report)
 PLAN = textwrap.dedent(
     """
     from dataclasses import replace
-    from headway.bench.study.plan import Claim, Column, Plan, Row
+    from headway.bench.study.plan import RowClaim, Column, Plan, Row
     from headway.bench.study.plans.recipes import builtin_finetuning
     from headway.bench.study.plans.translation_tables import builtin_translation
     from headway.bench.tasks.finetune import Grid
@@ -60,7 +60,7 @@ PLAN = textwrap.dedent(
             finetune={task: replace(tuning, grid=Grid(rates=(1e-3, 2e-3), seeds=(0, 1)))},
             analyse=True,
             lengths=(32, 64),
-            claims=(Claim(says="position helps", column="Words", better=("diet-rel",), than=("none",)),),
+            claims=(RowClaim(says="position helps", column="Words", better=("diet-rel",), than=("none",)),),
         )
     """
 )

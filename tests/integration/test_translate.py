@@ -219,5 +219,5 @@ def test_shared_parameters_follow_the_curve_of_one(tmp_path, data, forked):
     for name, value in weights(tmp_path / "one").items():
         torch.testing.assert_close(weights(tmp_path / "two")[name], value, atol=2e-4, rtol=1e-3)
     config = tiny(data)
-    with pytest.raises(NotImplementedError, match="translated: expected 0 with fsdp"):
+    with pytest.raises(NotImplementedError, match="translated: expected 0 with --fsdp"):
         train(replace(config, data=replace(config.data, translated=5)), tmp_path / "three", fsdp=True)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headway.bench.data import Shards, build_shards, open_corpus, train_tokenizer
-from headway.bench.data.mlm.batches import IGNORED, Masking
+from headway.bench.data.mlm.batches import IGNORED, WordMasking
 from headway.bench.data.mlm.order import RowOrder, permuted
 from headway.bench.data.mlm.packing import SHORTEST_START, FullRows, sentences, whole_sentences
 from headway.bench.data.text.sampling import quotas, smoothed_shares
@@ -177,7 +177,7 @@ def test_epochs_draw_each_language_its_share_and_each_row_in_turn(parts, seed, s
 )
 def test_masking_chooses_an_exact_share_and_never_specials(lengths, probability, seed, step):
     length = 40
-    masking = Masking(length=length, probability=probability, vocab_size=60, special_ids=[0, 1, 2, 3, 4], mask_id=4)
+    masking = WordMasking(length=length, probability=probability, vocab_size=60, special_ids=[0, 1, 2, 3, 4], mask_id=4)
     rows = np.zeros((len(lengths), length), dtype=np.int64)
     for row, inner in zip(rows, lengths, strict=True):
         row[0], row[1 : 1 + inner], row[1 + inner] = CLS, np.arange(5, 5 + inner), SEP

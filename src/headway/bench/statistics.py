@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, stdev
+from statistics import fmean, mean, median, stdev
 
 LEVEL = 0.05
 
@@ -42,9 +42,10 @@ def student_half_width(differences: Sequence[float]) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Summary:
-    """Several runs of one number; `deviation` is None for a single one."""
+    """A summary of several runs of one number; `deviation` is None for a single one."""
 
     median: float
+    mean: float
     low: float
     high: float
     deviation: float | None
@@ -54,6 +55,7 @@ class Summary:
     def of(cls, values: Sequence[float]) -> Summary:
         return cls(
             median=median(values),
+            mean=mean(values),
             low=min(values),
             high=max(values),
             deviation=stdev(values) if len(values) > 1 else None,

@@ -43,7 +43,7 @@ def cost(
     if out is not None:
         check_file(out)
     with Console(stderr=True).status("") as status:
-        table = measure(config, tell=status.update)
+        table = measure(config, progress=status.update)
     if as_json:
         typer.echo(json.dumps(table.to_json(), indent=2))
     else:

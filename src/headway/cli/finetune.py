@@ -10,7 +10,7 @@ import typer
 from headway.bench.tasks.finetune import Data, FinetuneConfig, Result, Start, run, run_all
 from headway.bench.tasks.finetune.recipes import RECIPES
 from headway.bench.tasks.finetune.recipes import recipe as named
-from headway.cli.options import configured, tell_of_new
+from headway.cli.options import configured, note_fresh_start
 from headway.cli.settings import Changes
 
 SHOWN = (
@@ -72,15 +72,15 @@ def finetune(
     out = options.pop("out")
     outs = [out if out is None or len(tasks) == 1 else f"{out}/{task.replace(':', '-')}" for task in tasks]
     for config, folder in zip(configs, outs, strict=True):
-        tell_of_new(folder or config.default_folder, resume=options["resume"])
+        note_fresh_start(folder or config.default_folder, resume=options["resume"])
     results = run_all(configs, outs, **options)
     for result in results:
         if len(results) > 1:
             typer.echo(f"{result.task}:")
-        tell(result)
+        show(result)
 
 
-def tell(result: Result) -> None:
+def show(result: Result) -> None:
     """Print the summary as a table, and name what was written."""
     for rate in result.rates:
         score = rate["score"]

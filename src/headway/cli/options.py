@@ -101,7 +101,7 @@ def configured(
     return decorate
 
 
-def tell_of_new(folder: str | os.PathLike[str], *, resume: bool) -> None:
+def note_fresh_start(folder: str | os.PathLike[str], *, resume: bool) -> None:
     """Say that there is nothing to resume, where --resume was given: the folder's name may be wrong."""
     from headway.bench.tasks.training.run_folder import RunFolder
 

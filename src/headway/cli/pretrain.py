@@ -11,7 +11,7 @@ from accelerate import PartialState
 from headway.bench.tasks.pretrain import PretrainConfig, Result, run
 from headway.bench.tasks.pretrain.recipes import RECIPES
 from headway.bench.tasks.pretrain.recipes import recipe as named
-from headway.cli.options import configured, tell_of_new
+from headway.cli.options import configured, note_fresh_start
 from headway.cli.settings import Changes
 from headway.storage import read_json
 
@@ -57,15 +57,15 @@ def pretrain(
     if given.get("text.tokenizer") is not None:
         given.refuse(TRAINED, f"beside --tokenizer, because {given.get('text.tokenizer')} is trained already")
     config = given.apply(named(recipe))
-    tell_of_new(options["out"] or config.default_folder, resume=options["resume"])
-    tell(run(config, **options), "headway.models.EncoderForMaskedLM" if config.start.model is None else AUTO)
+    note_fresh_start(options["out"] or config.default_folder, resume=options["resume"])
+    show(run(config, **options), "headway.models.EncoderForMaskedLM" if config.start.model is None else AUTO)
 
 
-def tell(result: Result, loader: str) -> None:
+def show(result: Result, loader: str) -> None:
     """Name what was written, and what loads it, once, and let the other processes go."""
     state = PartialState()
     if state.is_main_process:
-        _tell_of_skipped(Path(result.folder) / "data" / "shards" / "index.json")
+        _report_skipped(Path(result.folder) / "data" / "shards" / "index.json")
         typer.echo(
             f"{result.parameters:,} parameters, {result.steps:,} steps of {result.tokens // result.steps:,} tokens, "
             f"{result.tokens_per_second:,.0f} tokens/s\n"
@@ -76,7 +76,7 @@ def tell(result: Result, loader: str) -> None:
     state.destroy_process_group()
 
 
-def _tell_of_skipped(index: Path) -> None:
+def _report_skipped(index: Path) -> None:
     """Say how many bad lines were left out; nothing where the text was made by another run."""
     found = read_json(index) if index.is_file() else {}
     if found.get("skipped"):

@@ -16,7 +16,7 @@ from headway.bench.tasks.translate.decode import TOKENS
 from headway.bench.tasks.translate.recipes import RECIPES
 from headway.bench.tasks.translate.recipes import recipe as named
 from headway.bench.tasks.translate.stream import blocks, check_output, file_lines, output
-from headway.cli.options import configured, tell_of_new
+from headway.cli.options import configured, note_fresh_start
 from headway.cli.settings import Changes, function_settings
 from headway.models.translation import Decoding
 from headway.storage import write_json
@@ -66,8 +66,8 @@ def train(
     config = given.apply(config)
     if config.data.source.split(":")[0] in ("builtin", "hub"):
         given.refuse(["data.held_out"], f"beside {config.data.source}, which has a dev split of its own")
-    tell_of_new(options["out"] or config.default_folder, resume=options["resume"])
-    tell(run(config, **options))
+    note_fresh_start(options["out"] or config.default_folder, resume=options["resume"])
+    show(run(config, **options))
 
 
 @configured(Decoding, DECODE)
@@ -170,7 +170,7 @@ def score(
         typer.echo(f"wrote {out}")
 
 
-def tell(result: Result) -> None:
+def show(result: Result) -> None:
     """Name what was written, once, and let the other processes go."""
 
     state = PartialState()

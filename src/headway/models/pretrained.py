@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.utils import logging
 
 from headway.encodings import Encoding
 
@@ -67,3 +70,17 @@ class HeadwayPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
                 "layer, and reentrant checkpointing would lose their gradients."
             )
         super().gradient_checkpointing_enable(gradient_checkpointing_kwargs=asked, **kwargs)
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Silence the reports and progress bars of transformers, where everything that matters in them raises an error."""
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

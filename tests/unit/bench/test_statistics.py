@@ -94,7 +94,7 @@ def test_pairs_are_of_the_same_seed():
 
 
 def test_summaries():
-    assert Summary.of([3.0, 1.0, 2.0]) == Summary(median=2.0, low=1.0, high=3.0, deviation=1.0, runs=3)
+    assert Summary.of([3.0, 1.0, 2.0]) == Summary(median=2.0, mean=2.0, low=1.0, high=3.0, deviation=1.0, runs=3)
     assert Summary.of([4.0]).deviation is None
 
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-OF_KEYS = "RelativeProducts of keys"  # which are a kind of their own here
-KEYS = 64  # keys whose products with offsets are made at once: of fewer, a product is small; of more, it has more waste
+OF_KEYS = "RelativeProducts of keys"  # they have a class of their own here
+KEYS = 64  # keys in a product with offsets: with fewer, products are small; with more, more of them is unused
 
 
 class Sizes(NamedTuple):
@@ -295,7 +295,7 @@ class Lookup(Term):
     def _table(self, block: Block) -> Tensor:
         return own_heads(self.tensors[0], block)
 
-    # As keys: the query meets the vectors.
+    # As keys: the query is multiplied with the vectors.
 
     def load(self, q: Tensor, block: Block) -> Tensor:
         return self.spread((q * self.scale) @ self._table(block).transpose(-1, -2), block)

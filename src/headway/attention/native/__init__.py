@@ -51,7 +51,7 @@ def _missing() -> str | None:
     return None
 
 
-# As torch.compiler.assume_constant_result does, which would import the compiler: a graph takes the answer as it is.
+# As torch.compiler.assume_constant_result, without importing the compiler: graphs take the answer as a constant.
 _missing._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 

@@ -14,7 +14,7 @@ class Measure:
     """A kind of number.
 
     Args:
-        words: its name for people.
+        words: its name in tables.
         higher: whether more is better.
         noise: how far two runs that differ only in their seed may lie apart; see `headway.bench.judge`.
         digits: number of digits after the point.

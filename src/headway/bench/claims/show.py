@@ -1,4 +1,4 @@
-"""The ledger for people: a table for the terminal, one claim in full, and Markdown."""
+"""The ledger as text: a table for the terminal, one claim in full, and Markdown."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ PRELOAD = ("headway.bench.cost.rounds",)  # imports torch and transformers once 
 NEW_LINE = "\n"
 
 
-def measure(config: CostConfig, tell: Callable[[str], None] = lambda text: None) -> CostTable:
+def measure(config: CostConfig, progress: Callable[[str], None] = lambda text: None) -> CostTable:
     """Measure time, memory, parameters and FLOPs of every row, in every model and at every length.
 
     Rows of one model and length are timed in turns, round after round, each in its own process. A row whose output or
@@ -43,7 +43,7 @@ def measure(config: CostConfig, tell: Callable[[str], None] = lambda text: None)
     `if __name__ == "__main__":`, like everything that starts processes.
 
     Args:
-        tell: function that is called with a line about each stage.
+        progress: function that is called with a line about each stage.
     """
     cores = available_cores()
     config = config.resolved(cores)
@@ -57,18 +57,18 @@ def measure(config: CostConfig, tell: Callable[[str], None] = lambda text: None)
         cases = [Case(config=config, row=row, model=model, length=length, threads=threads) for row in config.encodings]
         deadline = None if seconds_each is None else start + (number + 1) * seconds_each
 
-        def tell_of_group(text: str, model: str = model, length: int = length) -> None:
-            tell(f"{model}, n = {length}: {text}")
+        def report_group(text: str, model: str = model, length: int = length) -> None:
+            progress(f"{model}, n = {length}: {text}")
 
-        measurements += _measure_group(cases, deadline, tell_of_group)
+        measurements += _measure_group(cases, deadline, report_group)
     return CostTable(config=config, environment={**environment(), "threads": threads}, measurements=tuple(measurements))
 
 
-def _measure_group(cases: Sequence[Case], deadline: float | None, tell: Callable[[str], None]) -> list[Measurement]:
+def _measure_group(cases: Sequence[Case], deadline: float | None, progress: Callable[[str], None]) -> list[Measurement]:
     """Prepare and time all rows of one model and length."""
     config = cases[0].config
     assert config.together is not None
-    with running_rows(cases, config.together, _preparation_deadline(deadline), tell) as rows:
+    with running_rows(cases, config.together, _preparation_deadline(deadline), progress) as rows:
         for row in rows:
             if row.facts is not None:
                 row.problem = parity_problem(row.facts.parity)
@@ -78,7 +78,7 @@ def _measure_group(cases: Sequence[Case], deadline: float | None, tell: Callable
             for number in range(config.rounds):
                 if number > 0 and deadline is not None and time.monotonic() > deadline:
                     break
-                tell(f"{mode}, round {number + 1} of {config.rounds}")
+                progress(f"{mode}, round {number + 1} of {config.rounds}")
                 working = [row for row in rows if row.problem is None]
                 first = number % max(1, len(working))  # each round begins with another row
                 for row in working[first:] + working[:first]:
@@ -189,13 +189,13 @@ class RowProcess:
 
 @contextmanager
 def running_rows(
-    cases: Sequence[Case], together: int, deadline: float | None, tell: Callable[[str], None]
+    cases: Sequence[Case], together: int, deadline: float | None, progress: Callable[[str], None]
 ) -> Iterator[list[RowProcess]]:
     """Start a process for each case and yield them, ready to be timed or with a problem; end them with the block."""
     rows, workers = [RowProcess(case) for case in cases], list[Worker]()
     with ending(workers):  # processes that used a GPU take seconds to end; all end at the same time
         with tempfile.TemporaryDirectory(prefix="headway-cost-") as folder:
-            _prepare_rows(rows, workers, together, Path(folder) / "gpu-lock", deadline, tell)
+            _prepare_rows(rows, workers, together, Path(folder) / "gpu-lock", deadline, progress)
         yield rows
 
 
@@ -205,7 +205,7 @@ def _prepare_rows(
     together: int,
     gpu_lock: Path,
     deadline: float | None,
-    tell: Callable[[str], None],
+    progress: Callable[[str], None],
 ) -> None:
     """Start the processes of all rows, at most `together` at a time, and receive their facts.
 
@@ -219,7 +219,7 @@ def _prepare_rows(
             row = waiting.pop(0 if len(waiting) % 2 else -1)
             workers.append(row.start(gpu_lock))
             busy[workers[-1]] = row
-        tell(f"preparing: {', '.join(row.case.row for row in busy.values())}")
+        progress(f"preparing: {', '.join(row.case.row for row in busy.values())}")
         done = wait_for(busy, seconds_until(deadline))
         for worker in done:
             row = busy.pop(worker)

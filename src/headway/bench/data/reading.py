@@ -1,4 +1,4 @@
-"""Read rows of files and of Hub datasets: the one place where the text of a user is opened and decoded.
+"""Read rows of files and of Hub datasets.
 
 Files hold UTF-8 and may be compressed (.gz, .xz). Errors name the file and the line. A bad row stops the reader, or is
 left out and counted, as `Problems` is asked to.
@@ -14,6 +14,8 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
+
+from headway.storage import decode_line
 
 MAX_LINE = 1 << 26  # bytes
 SHOWN = 10  # messages kept of problems that are counted
@@ -84,19 +86,6 @@ def read_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | None
             f"{path}, after line {number}: expected more of the compressed file, got {error}. "
             f"It is cut off or damaged: fetch it again."
         ) from error
-
-
-def decode_line(raw: bytes, where: str, start: int) -> str:
-    """Decode a line of UTF-8, without its end; `start` is the place of its first byte in the text."""
-    try:
-        text = raw.decode("utf-8-sig" if start == 0 else "utf-8")
-    except UnicodeDecodeError as error:
-        utf16 = start == 0 and raw[:2] in (b"\xff\xfe", b"\xfe\xff")
-        raise UnicodeError(
-            f"{where}: expected UTF-8, got byte 0x{raw[error.start]:02x} at byte {start + error.start} of the text "
-            f"({error.reason}). Convert the text (iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8)."
-        ) from error
-    return text.removesuffix("\n").removesuffix("\r")
 
 
 def until_damage(rows: Iterable[T], problems: Problems) -> Iterator[T]:

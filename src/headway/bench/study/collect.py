@@ -13,7 +13,7 @@ from headway.bench.statistics import LEVEL, Summary, compare, pooled_deviation, 
 from headway.bench.study.cells import Cell, mean_cell, read_cell
 from headway.bench.study.gains import gain_cells, gain_rows
 from headway.bench.study.graph import Planned
-from headway.bench.study.plan import Claim, Column, Plan
+from headway.bench.study.plan import Column, Plan, RowClaim
 from headway.bench.study.runner import Progress
 from headway.storage import plain_settings
 
@@ -182,7 +182,7 @@ def _average_dependent(plan: Plan, column: Column, values: Mapping[str, float]) 
     return {seed: fmean(each) for seed, each in groups.items()}
 
 
-def _judge_claim(claim: Claim, plan: Plan, cells: Cells) -> dict[str, Any]:
+def _judge_claim(claim: RowClaim, plan: Plan, cells: Cells) -> dict[str, Any]:
     """Judge a claim by the rule of `headway claims`."""
     column = asdict(next(column for column in plan.columns if column.name == claim.column))
     values = {row.name: cells[row.name, claim.column].values for row in plan.rows}

@@ -30,7 +30,7 @@ class Job:
         needs: keys of the jobs whose folders this one reads, by the names that its kind uses for them.
         reads: keys of the jobs of which it reads the result alone, by name. Their folders may be gone, as where
             results were exported.
-        label: description for people; equal jobs may have different ones.
+        label: description that is shown; equal jobs may have different ones.
         alone: whether it must run alone, because it measures time.
         weights: approximate number of parameters of the model that is trained, for estimates of time.
     """

@@ -177,11 +177,11 @@ def checkpoint(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
 
 def _save_model(folder: Path, model: Any, tokenizer: Any) -> dict[str, Any]:
     """Save a model and its tokenizer where the jobs that need them look; return the job's result."""
-    from headway.pretrained.analysis.loading import quiet
+    from headway.models.pretrained import quiet_transformers
     from headway.storage import atomic_path, environment
 
     if not (target := folder / "run" / "model").exists():
-        with atomic_path(target) as temporary, quiet():
+        with atomic_path(target) as temporary, quiet_transformers():
             model.save_pretrained(temporary)
             tokenizer.save_pretrained(temporary)
     return {"parameters": sum(each.numel() for each in model.parameters()), "environment": environment()}
@@ -329,7 +329,7 @@ def cost(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
     from headway.bench.cost import CostConfig, measure
     from headway.storage import restore
 
-    return measure(restore(CostConfig, config), tell=lambda text: print(text, flush=True)).to_json()
+    return measure(restore(CostConfig, config), progress=lambda text: print(text, flush=True)).to_json()
 
 
 def parameters(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:

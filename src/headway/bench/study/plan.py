@@ -135,7 +135,7 @@ class Column:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Claim:
+class RowClaim:
     """A claim that the median over the rows `better` is above that over the rows `than` by at least `margin`.
 
     Args:
@@ -263,7 +263,7 @@ class Plan:
     minimal_pairs: str = ""
     pooled: bool = False
     plateau: float | None = None
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[RowClaim, ...] = ()
     paper: str = ""
     notes: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
@@ -281,8 +281,8 @@ class Plan:
                 _check_known(f"pretrained_as of {row.name}", [row.pretrained_as], rows - {row.name})
                 if self.pretrain is None or self.finetune or self.minimal_pairs or self.analyse:
                     raise ValueError(
-                        f"pretrained_as: row {row.name} has models of another row, whose losses by length alone can be "
-                        f"measured, and the plan pretrains none or measures something else."
+                        f"pretrained_as: row {row.name} uses another row's models. Only the losses by length can be "
+                        f"measured on such a row; take it out of this plan, which pretrains nothing or measures more."
                     )
             if row.step is not None:
                 kept = self._checkpoints()
@@ -318,16 +318,23 @@ class Plan:
                 )
             self._check_value(column)
         if (self.rates or self.minimal_pairs or self.plateau) and self.pretrain is None:
-            raise ValueError("rates, minimal_pairs, plateau: they need a recipe to pretrain, and the plan has none.")
+            raise ValueError(
+                "rates, minimal_pairs, plateau: these need a pretraining recipe, and the plan has none (pretrain=...)."
+            )
         if self.rates and any(row.position_rate != 1.0 or row.model for row in self.rows):
-            raise ValueError("rates: expected rows that are pretrained and name no position_rate, which is chosen.")
+            raise ValueError(
+                "rates: expected rows that are pretrained and name no position_rate, which the grid chooses. "
+                "Leave position_rate and model out of the rows."
+            )
         if (self.converted or self.further) and (self.pretrain is None or self.finetune or self.lengths):
             raise ValueError(
-                "converted, further: expected a plan that pretrains its baseline (pretrain=...) and measures the loss "
-                "after further training alone."
+                "converted, further: expected a plan that pretrains its baseline (pretrain=...) and measures only the "
+                "loss after further training. Leave finetune and lengths out."
             )
         if self.longer and not self.lengths:
-            raise ValueError("longer: only losses by length are measured after it, and the plan has no lengths.")
+            raise ValueError(
+                "longer: only losses by length are measured after it, and the plan has no lengths. Set them."
+            )
         if self.lengths and self.pretrain is None:
             raise ValueError(
                 "lengths: the loss at these lengths is measured on pretrained models, and the plan pretrains none. "
@@ -363,7 +370,10 @@ class Plan:
         elif column.source == "equal-time":
             _check_known(what, [column.value], ("evaluation_loss",))
             if self.rates is None or self.cost is None:
-                raise ValueError(f"rates, cost: column {column.name} needs both, to know slopes and times. Set them.")
+                raise ValueError(
+                    f"rates, cost: column {column.name} needs both: the loss at equal time follows from the losses "
+                    f"of the grid of rates and the times of a step. Set them."
+                )
         elif column.source == "further":
             _check_known(what, [column.value], ("evaluation_loss", "masked_accuracy"))
             _check_known(f"task of {column.name}", [column.task], ("", *self.further))

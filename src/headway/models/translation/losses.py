@@ -89,7 +89,7 @@ def lookup_with_weight(
     """Return the rows of an embedding at `ids`, and the weight itself as `fused_cross_entropy` must take it.
 
     In the backward pass the gradients of the rows are added in place to the gradient of the weight, which the loss
-    hands over. So the returned weight must go to `fused_cross_entropy` and nowhere else.
+    hands over. So the returned weight must be passed to `fused_cross_entropy` and used nowhere else.
     """
     return cast(tuple[Tensor, ...], _LookupWithWeight.apply(weight, *ids))  # type: ignore[no-untyped-call]
 

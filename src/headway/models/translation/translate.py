@@ -5,8 +5,6 @@ On a GPU a step is captured once as a CUDA graph and replayed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,6 +16,7 @@ from headway.models.translation.decoding import Decoding, Hypothesis
 from headway.models.translation.search import BeamSearch, SinglePathSearch
 from headway.models.translation.stacks import lengths_of
 from headway.models.translation.step import DecoderStep, project_few_rows
+from headway.running import evaluation_mode
 
 if TYPE_CHECKING:
     from headway.models.translation.model import TranslationModel
@@ -164,15 +163,3 @@ def _source_lengths(input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
     if bool((lengths == 0).any()):
         raise ValueError("attention_mask: expected at least one word in each source, got a row of zeros.")
     return lengths
-
-
-@contextmanager
-def evaluation_mode(model: TranslationModel) -> Iterator[None]:
-    """Put a model in evaluation mode; afterwards, put those modules that were in training mode back into it."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

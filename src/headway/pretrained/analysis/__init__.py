@@ -11,7 +11,7 @@ except ModuleNotFoundError as error:
 from headway.pretrained.analysis.anatomy import Layer, Reading
 from headway.pretrained.analysis.fused_models import FusedModel, read_fused
 from headway.pretrained.analysis.head_measures import Curves, Fits, HeadMeasures, bias_curves, measure_heads
-from headway.pretrained.analysis.hugging_face import FAMILIES, Family
+from headway.pretrained.analysis.hugging_face import FAMILIES, PartPaths
 from headway.pretrained.analysis.loading import load_model, load_tokenizer, read
 from headway.pretrained.analysis.measures import Measures, analyze
 from headway.pretrained.analysis.patterns import KINDS, Patterns, Thresholds, attention_patterns
@@ -32,12 +32,12 @@ __all__ = [
     "KINDS",
     "Curves",
     "Diagonals",
-    "Family",
     "Fits",
     "FusedModel",
     "HeadMeasures",
     "Layer",
     "Measures",
+    "PartPaths",
     "Patterns",
     "Ranks",
     "Reading",

@@ -113,7 +113,7 @@ class Reading:
     rotations: Sequence[Encoding] = ()  # encodings that turn q and k
     segment_scores: Callable[[int], Array] | None = None  # of a layer: (H|1, S, S), added to the scores per head
     constant: Array | None = None  # (W,), added to every token's input: what is left of a table that was replaced
-    meets_keys: bool = False  # whether the bias, Shaw's relative keys, meets the keys as well
+    meets_keys: bool = False  # whether the table of the bias, Shaw's relative keys, is multiplied with the keys as well
 
     @cached_property
     def word_mean(self) -> Array:  # (W,)

@@ -18,11 +18,11 @@ from transformers import PreTrainedModel
 
 from headway.bias import Bias, LowRank
 from headway.pretrained.analysis.anatomy import checked_length
-from headway.pretrained.analysis.hidden_states import evaluating
 from headway.pretrained.analysis.matrices import Array, to_array
 from headway.pretrained.analysis.scores import Scores, added
 from headway.pretrained.fusing.interface import Call, recording
 from headway.pretrained.fusing.surgery import RECORD, fuse, unfuse
+from headway.running import evaluation_mode
 
 POSITIONS = (".position_embeddings", ".position_embedding")  # how names of tables that are added to the input end
 CARRIED = "carried"  # name of this formula of F_P: average words enter the first layer, and the model runs
@@ -108,7 +108,7 @@ class FusedModel:
         if not fused_before:
             fuse(self.model)
         try:
-            with evaluating(self.model), torch.no_grad(), recording() as calls:
+            with evaluation_mode(self.model), torch.no_grad(), recording() as calls:
                 self.stack(**inputs)
         finally:
             if not fused_before:

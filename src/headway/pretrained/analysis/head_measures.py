@@ -235,7 +235,7 @@ class _BiasMatrices:
 def bias_curves(reading: Reading, length: int | None = None) -> Curves | None:
     """Return the curves of a model's bias, or None for a model that adds nothing to its scores.
 
-    A bias that meets the query (Shaw, Transformer-XL) is taken with the queries of average words.
+    A bias that depends on the query (Shaw, Transformer-XL) is computed with the queries of average words.
     """
     length = reading.length(length)
     if reading.bias_of(0, length) is None:
@@ -261,7 +261,7 @@ def curves_of(layers: Sequence[Scores]) -> Curves:
 
 
 def name_of_term(bias: Bias) -> str:
-    """Return what a term of a bias is called: whose vectors meet the offsets, or the name of its structure."""
+    """Name a term of a bias: by whose vectors are multiplied with those of offsets, or by its structure."""
     if isinstance(bias, RelativeProducts):
         return "keys" if bias.of_keys else "queries"
     return "queries" if isinstance(bias, RelativeKeys) else type(bias).__name__.lower()

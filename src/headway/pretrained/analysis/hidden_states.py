@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from headway.pretrained.analysis.anatomy import Reading
 from headway.pretrained.analysis.matrices import Array
+from headway.running import evaluation_mode
 
 
 def position_states(reading: Reading, length: int | None = None) -> list[Array]:  # one (L, E) a layer
@@ -52,18 +52,6 @@ def check_runs(reading: Reading) -> None:
         )
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch a model to evaluation, and afterwards each of its modules to what it was."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
 def _first(states: Tensor) -> Tensor:  # (1, L, E) to (L, E)
     return states[0] if states.dtype == torch.float64 else states[0].float()
 
@@ -79,7 +67,7 @@ def _catch_inputs(reading: Reading, take: Callable[[Tensor], Tensor], **inputs: 
     modules = dict.fromkeys(layer.module for layer in reading.layers)  # ALBERT's layers share one
     hooks = [module.register_forward_pre_hook(catch) for module in modules]
     try:
-        with evaluating(reading.model), torch.no_grad():
+        with evaluation_mode(reading.model), torch.no_grad():
             reading.model(**inputs)
     finally:
         for hook in hooks:

@@ -17,7 +17,7 @@ from headway.pretrained.analysis.own_encoders import bias_of_parts
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family:
+class PartPaths:
     """Paths of submodules, from the model without a head, or from one layer of it (`query`, `key`, `before`)."""
 
     words: str = "embeddings.word_embeddings"
@@ -49,9 +49,9 @@ def _gpt2_scale(config: Any, layer: int, head_dim: int) -> float:
     return scale / (layer + 1) if config.scale_attn_by_inverse_layer_idx else scale
 
 
-BERT = Family()
+BERT = PartPaths()
 ROBERTA = replace(BERT, after_padding=True)
-T5 = Family(
+T5 = PartPaths(
     words="embed_tokens",
     positions=None,
     segments=None,
@@ -68,32 +68,32 @@ T5 = Family(
 
 CONVERTED = "headway-"  # prefix of a converted model's type (`headway.pretrained.conversion`); its family's follows
 
-FAMILIES: dict[str, Family] = {  # by config.model_type; MiniLM's are bert or xlm-roberta
+FAMILIES: dict[str, PartPaths] = {  # by config.model_type; MiniLM's are bert or xlm-roberta
     "bert": BERT,
     "roberta": ROBERTA,
     "xlm-roberta": ROBERTA,
     "camembert": ROBERTA,
     "electra": replace(BERT, project="embeddings_project"),
-    "albert": Family(
+    "albert": PartPaths(
         project="encoder.embedding_hidden_mapping_in",
         layers=_albert_layers,
         query="attention.query",
         key="attention.key",
     ),
-    "distilbert": Family(
+    "distilbert": PartPaths(
         segments=None,
         layers=lambda model: model.transformer.layer,
         query="attention.q_lin",
         key="attention.k_lin",
     ),
-    "mpnet": Family(
+    "mpnet": PartPaths(
         after_padding=True,
         segments=None,
         query="attention.attn.q",
         key="attention.attn.k",
         buckets="encoder.relative_attention_bias",
     ),
-    "gpt2": Family(
+    "gpt2": PartPaths(
         words="wte",
         positions="wpe",
         segments=None,
@@ -132,7 +132,7 @@ def read_hugging_face(model: Any, *, stack: str) -> Reading:
     return _read_family(kind, base, family, runs_alone=stack == "encoder")
 
 
-def _read_converted(kind: str, base: Any, family: Family) -> Reading:
+def _read_converted(kind: str, base: Any, family: PartPaths) -> Reading:
     """Read the family's parts, and the bias that was added to its scores.
 
     Where positions were replaced, one row, the same for every token, is all that is left of their table.
@@ -156,7 +156,7 @@ def _read_converted(kind: str, base: Any, family: Family) -> Reading:
     )
 
 
-def _read_family(kind: str, base: Any, family: Family, *, runs_alone: bool) -> Reading:
+def _read_family(kind: str, base: Any, family: PartPaths, *, runs_alone: bool) -> Reading:
     positions = _positions(base, family)
     limit = None if positions is None else len(positions)
     return Reading(
@@ -180,21 +180,21 @@ def _weight(base: Any, path: str) -> Array:
     return to_array(f"{path}.weight", base.get_submodule(path).weight)
 
 
-def _positions(base: Any, family: Family) -> Array | None:
+def _positions(base: Any, family: PartPaths) -> Array | None:
     if family.positions is None:
         return None
     table = _weight(base, family.positions)
     return table[base.get_submodule(family.positions).padding_idx + 1 :] if family.after_padding else table
 
 
-def _projection(base: Any, family: Family) -> Affine | None:
+def _projection(base: Any, family: PartPaths) -> Affine | None:
     """Read the projection from the embeddings' width to the model's, where the model has one."""
     if family.project is None or family.project not in dict(base.named_modules()):
         return None
     return read_linear(family.project, base.get_submodule(family.project))
 
 
-def _layer(layer: nn.Module, family: Family, config: Any, index: int) -> Layer:
+def _layer(layer: nn.Module, family: PartPaths, config: Any, index: int) -> Layer:
     head_dim = getattr(config, "d_kv", None) or config.hidden_size // config.num_attention_heads
     return read_layer(
         f"layer {index}",
@@ -211,7 +211,7 @@ def _is_decoder(base: Any) -> bool:
     return bool(getattr(base.config, "is_decoder", False))
 
 
-def _bucket_bias(base: Any, family: Family) -> Callable[[int, int], Bias | None]:
+def _bucket_bias(base: Any, family: PartPaths) -> Callable[[int, int], Bias | None]:
     """Return a function that makes T5's bias (Raffel et al. 2020, Sec. 2.1), or nothing, of a layer and a length."""
     path = family.buckets
     if path is None:

@@ -1,14 +1,15 @@
-"""Models and tokenizers, from a folder or the Hub: safetensors only, no code that comes with them; and `read`, which
-finds a model's positions, embeddings and projections, whatever family it is of.
+"""Load models and tokenizers from a folder or the Hub, from safetensors only and without code that comes with them.
+
+`read` finds the positions, embeddings and projections of a model of any supported family.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from headway.models.pretrained import quiet_transformers
 from headway.pretrained.analysis.anatomy import Reading
 from headway.pretrained.analysis.hugging_face import CONVERTED, FAMILIES, read_hugging_face
 from headway.pretrained.analysis.own_encoders import OWN, read_own
@@ -100,7 +101,7 @@ def load_checked(
         ) from error
     check(config.model_type)
     revision = _commit(source, revision) or revision  # all files are then of one commit
-    with quiet():
+    with quiet_transformers():
         model, info = choose(config).from_pretrained(
             source,
             config=config,
@@ -174,22 +175,6 @@ def check_folder(folder: Path, check: Callable[[str], None] = check_supported) -
     raise ValueError(f"model: expected weights (*.safetensors) in {folder}, got none. Download the whole model.")
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence transformers' bars and reports for a while: what is missing raises."""
-    from transformers.utils import logging
-
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
-
-
 def _check_registered(model_type: str) -> None:
     """Raise for a converted model whose classes are not registered; the conversion module, which is not imported here,
     registers them."""
@@ -203,7 +188,7 @@ def _check_registered(model_type: str) -> None:
 
 
 def _commit(source: str, revision: str | None) -> str | None:
-    """Return the commit that a Hub name's revision stands for now: its files lie in the cache under that name."""
+    """Return the commit that a revision of a Hub model is now; the cache keeps its files under that commit."""
     from transformers.utils import cached_file, extract_commit_hash
 
     if Path(source).is_dir():

@@ -14,7 +14,7 @@ from headway.pretrained.analysis.loading import load_model, load_tokenizer
 from headway.pretrained.analysis.measures import Progress, analyze
 from headway.pretrained.analysis.scores import FORMULAS
 from headway.pretrained.analysis.text_measures import SHORTEST, USUAL
-from headway.storage import OMIT_DEFAULT, environment, plain_settings, read_json, write_json
+from headway.storage import OMIT_DEFAULT, environment, plain_settings, read_json, text_lines, write_json
 
 LETTERS = 6  # of one token, about, with the space: a text is this many times text_length long
 
@@ -164,16 +164,12 @@ def _pieces(path: Path, letters: int) -> Iterator[str]:
     """
     lines: list[str] = []
     short = True
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            for line in filter(None, map(str.strip, file)):
-                for part in _cut(line, letters):
-                    lines.append(part)
-                    if sum(map(len, lines)) >= letters:
-                        yield " ".join(lines)
-                        lines, short = [], False
-    except UnicodeDecodeError as error:
-        raise ValueError(f"text: expected UTF-8, got {path} with {error}. Convert it: iconv -t UTF-8.") from error
+    for line in filter(None, map(str.strip, text_lines(path))):
+        for part in _cut(line, letters):
+            lines.append(part)
+            if sum(map(len, lines)) >= letters:
+                yield " ".join(lines)
+                lines, short = [], False
     if lines and short:
         yield " ".join(lines)
 

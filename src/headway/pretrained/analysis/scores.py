@@ -25,7 +25,7 @@ class Scores:
     scale: float
     bias: Bias | None
     causal: bool  # whether the model uses the entries with j <= i alone
-    meets_keys: bool = False  # whether the bias, Shaw's relative keys, meets the keys as well
+    meets_keys: bool = False  # whether the table of the bias, Shaw's relative keys, is multiplied with the keys as well
 
     @property
     def heads(self) -> int:

@@ -94,7 +94,7 @@ def _gather_ranks(
 
 @dataclass(frozen=True, eq=False)
 class SameToken:
-    """Attention of tokens that a text has more than once to where else they stand in it; mean over such tokens."""
+    """Attention of a token to its other occurrences in the text; mean over all tokens that occur more than once."""
 
     share: Array  # (layers, H)
     chance: float  # what attention to every token alike would give

@@ -112,7 +112,7 @@ def key_mask(
 
 
 def _check_boolean(mask: Tensor | None) -> Tensor | None:
-    """Raise for a mask that is not boolean: callers may give one with four axes, which comes here as it is."""
+    """Raise for a mask that is not boolean: a mask with four axes that a caller gives arrives here unchanged."""
     if mask is None or mask.dtype == torch.bool:
         return mask
     raise TypeError(

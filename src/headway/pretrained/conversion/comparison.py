@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headway.pretrained.analysis.hidden_states import evaluating
 from headway.pretrained.analysis.matrices import Array
 from headway.pretrained.conversion.converted import max_length_of
 from headway.pretrained.conversion.position_factors import average_scores
 from headway.pretrained.conversion.samples import IGNORED, MASKED, check_known, join_texts, mask_words, separate_texts
+from headway.running import evaluation_mode
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,7 +37,7 @@ class Closeness:
     cosine: float  # between each token's last hidden states, averaged
     text_cosine: float  # between the means over each row: what sentence encoders compare
     score_errors: tuple[float, ...]  # of each layer's scores averaged over rows of text, less their mean over the keys
-    loss_before: float | None  # of masked words, in nats; None without a head that names them
+    loss_before: float | None  # of masked words, in nats; None without a head that predicts them
     loss_after: float | None
     rows: int
     length: int
@@ -87,7 +87,7 @@ def compare(
 def _hidden_states(model: Any, rows: Tensor, mask: Tensor) -> Tensor:  # (N, L, E), float64
     """Compute the last hidden states, set to 0 in the padding."""
     parts = []
-    with evaluating(model.base_model):
+    with evaluation_mode(model.base_model):
         for start in range(0, len(rows), BATCH):
             ids, seen = (part[start : start + BATCH].to(model.device) for part in (rows, mask))
             states = model.base_model(input_ids=ids, attention_mask=seen).last_hidden_state
@@ -110,7 +110,7 @@ def _less_mean_over_keys(scores: Array) -> Array:  # (H, L, L)
 
 
 def predicts_words(model: Any) -> bool:
-    """Return whether a model has a head that names masked words."""
+    """Return whether a model has a head that predicts masked words."""
     return type(model).__name__.endswith("ForMaskedLM")
 
 
@@ -120,7 +120,7 @@ def masked_loss(model: Any, rows: Tensor, labels: Tensor, mask: Tensor | None = 
     check_known(rows, model)
     total, count = 0.0, 0
     size = max(1, BATCH_TOKENS // rows.shape[1])
-    with evaluating(model):
+    with evaluation_mode(model):
         for start in range(0, len(rows), size):
             part = labels[start : start + size]
             seen = None if mask is None else mask[start : start + size].to(model.device)
@@ -143,7 +143,7 @@ def loss_by_length(
     """
     if not predicts_words(model):
         raise ValueError(
-            f"model: expected one with a head that names masked words (ForMaskedLM), got {type(model).__name__}."
+            f"model: expected one with a head that predicts masked words (ForMaskedLM), got {type(model).__name__}."
         )
     if not lengths or min(lengths) < 3:
         raise ValueError(f"lengths: expected one or more lengths of at least 3, got {list(lengths)}.")

@@ -19,7 +19,7 @@ OWN = "headway-encoder"  # the type of headway's own encoders, converted or not
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family:
+class LayerPaths:
     """Where a family of models has its layers and attention.
 
     `layers` takes the model without a head; `attention` is a path inside one layer; `heads` and `width` are names in
@@ -41,17 +41,17 @@ def _albert_layers(base: Any) -> list[nn.Module]:
     return [layer for n in range(config.num_hidden_layers) for layer in groups[int(n / per_group)].albert_layers]
 
 
-BERT = Family(config="BertConfig")
+BERT = LayerPaths(config="BertConfig")
 ROBERTA = replace(BERT, config="RobertaConfig", after_padding=True)
 
-FAMILIES: dict[str, Family] = {  # by config.model_type; MiniLM's are bert or xlm-roberta
+FAMILIES: dict[str, LayerPaths] = {  # by config.model_type; MiniLM's are bert or xlm-roberta
     "bert": BERT,
     "roberta": ROBERTA,
     "xlm-roberta": replace(ROBERTA, config="XLMRobertaConfig"),
     "camembert": replace(ROBERTA, config="CamembertConfig"),
     "electra": replace(BERT, config="ElectraConfig"),
-    "albert": Family(config="AlbertConfig", layers=_albert_layers, attention="attention"),
-    "distilbert": Family(
+    "albert": LayerPaths(config="AlbertConfig", layers=_albert_layers, attention="attention"),
+    "distilbert": LayerPaths(
         config="DistilBertConfig",
         layers=lambda base: base.transformer.layer,
         attention="attention",

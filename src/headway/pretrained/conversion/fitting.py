@@ -63,7 +63,7 @@ def _fit_tisa(encoding: Tisa, factors: Sequence[PositionFactors]) -> None:
 
 
 def _fit_diet_rel(encoding: DietRel, factors: Sequence[PositionFactors]) -> None:
-    """Set the values to the profile itself; beyond the model's positions it goes on as it ends."""
+    """Set the values to the profile itself; beyond the model's positions its outermost values continue."""
     for number, profile in enumerate(profiles(encoding, factors)):
         encoding.values[number].copy_(torch.from_numpy(extend_profile(profile, encoding.dims.max_length)))
 

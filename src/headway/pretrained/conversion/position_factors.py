@@ -13,11 +13,12 @@ from torch import Tensor
 
 from headway.bias import Bias, LowRank
 from headway.pretrained.analysis import Scores, position_scores, read
-from headway.pretrained.analysis.hidden_states import evaluating, mean_states
+from headway.pretrained.analysis.hidden_states import mean_states
 from headway.pretrained.analysis.scores import scores_of
 from headway.pretrained.conversion.attention_interface import ARGUMENT, PassState
 from headway.pretrained.conversion.converted import Converted, encoding_of
 from headway.pretrained.conversion.samples import check_known
+from headway.running import evaluation_mode
 
 ROWS = 16  # rows of text that are averaged
 
@@ -53,7 +54,7 @@ def position_factors(model: Any, without: Any, rows: Tensor, *, first_is_special
     """
     measuring = _Measuring(target=average_scores(model, rows), average_first=not first_is_special)
     ids = rows.to(without.device)
-    with evaluating(without), torch.no_grad():
+    with evaluation_mode(without), torch.no_grad():
         if isinstance(without, Converted):
             without.base_model(input_ids=ids, **{ARGUMENT: _MeasuringState(encoding_of(without), measuring=measuring)})
         else:
@@ -82,7 +83,7 @@ def average_scores(model: Any, rows: Tensor) -> list[Scores]:  # (N, L), one a l
 
 @dataclass
 class _Measuring:
-    """Measures each layer's F_P in turn, while a model without positions runs that goes on with what was measured."""
+    """Measures each layer's F_P in turn, while a model without positions runs that adds what was measured so far."""
 
     target: Sequence[Scores]
     average_first: bool  # give position 0 the mean of all others

@@ -9,12 +9,12 @@ from typing import Any
 
 from transformers import AutoModel
 
+from headway.models.pretrained import quiet_transformers
 from headway.pretrained.analysis.loading import (
     check_supported,
     load_checked,
     load_tokenizer,
     named_class,
-    quiet,
     revision_of,
 )
 from headway.pretrained.conversion.comparison import (
@@ -28,7 +28,7 @@ from headway.pretrained.conversion.comparison import (
 from headway.pretrained.conversion.conversion import OWN, check_family
 from headway.pretrained.conversion.converted import MODELS, Converted, encoding_of, max_length_of
 from headway.pretrained.conversion.surgery import convert, surgeon_for
-from headway.storage import atomic_path, environment, write_json
+from headway.storage import atomic_path, environment, text_lines, write_json
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +91,7 @@ def run(config: ConvertConfig, out: str | Path, *, progress: Callable[[str], Non
     tokenizer = load_tokenizer(config.model, revision=config.revision)
     if config.lengths and not predicts_words(original):
         raise ValueError(
-            f"lengths: expected a model that names masked words (ForMaskedLM), got {type(original).__name__}. "
+            f"lengths: expected a model that predicts masked words (ForMaskedLM), got {type(original).__name__}. "
             f"Leave --lengths out."
         )
     progress(f"converting to {config.to}")
@@ -127,7 +127,7 @@ def run(config: ConvertConfig, out: str | Path, *, progress: Callable[[str], Non
     )
     tokenizer.model_max_length = surgeon.count_positions(original) if config.max_length is None else config.max_length
     progress("writing")
-    with atomic_path(out) as folder, quiet():
+    with atomic_path(out) as folder, quiet_transformers():
         converted.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         if losses:
@@ -177,11 +177,8 @@ def read_text(name: str) -> str:
     """Read a file's text, and raise if it is empty."""
     path = Path(name)
     if not path.is_file():
-        raise FileNotFoundError(f"text: expected a file, got {name!r}, which is none.")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"text: expected UTF-8 in {name}, got {error}.") from error
+        raise FileNotFoundError(f"text: expected a file, got {name!r}, which does not exist or is a folder.")
+    text = "\n".join(text_lines(path))
     if not text.strip():
         raise ValueError(f"text: expected some text in {name}, got an empty file.")
     return text

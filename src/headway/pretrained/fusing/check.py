@@ -20,17 +20,17 @@ ROUNDS = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FuseConfig:
-    """What is compared.
+    """The model to compare with its fused copy, its input and the device.
 
     Args:
-        model: a folder of transformers, or a name on the Hub.
-        length: tokens, or frames of speech, of the longest sequence.
-        batch: sequences.
+        model: folder of a transformers model, or a name on the Hub.
+        length: number of tokens, or of frames of speech, of the longest sequence.
+        batch: number of sequences.
         padding: give the sequences several lengths; without it all have `length` tokens.
-        rounds: timed calls of each row, which take turns.
-        device: "auto" takes a GPU if there is one.
+        rounds: number of timed calls of each row, which take turns.
+        device: device to run on; auto takes a GPU if there is one.
         revision: branch, tag or commit of a model on the Hub.
-        seed: of the random tokens.
+        seed: seed of the random tokens.
     """
 
     model: str
@@ -53,7 +53,7 @@ class Inputs(NamedTuple):
 
     arguments: dict[str, Tensor]
     keep: Tensor | None  # boolean (B, L), True for the tokens whose outputs are compared; None compares all outputs
-    what: str  # how much it is, for people
+    what: str  # kind and size of the input, in words
 
     def outputs(self, model: Any) -> Tensor:
         """Run a model and return the outputs that are compared."""

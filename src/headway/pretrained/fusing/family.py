@@ -17,7 +17,7 @@ from headway.bias import Bias
 NAME, MASKED, ADDED = "headway", "headway_masked", "headway_added"
 
 
-class Taken(NamedTuple):
+class BiasAndMask(NamedTuple):
     """What headway's attention is given in place of what transformers would add to the scores."""
 
     bias: Bias | None
@@ -25,21 +25,21 @@ class Taken(NamedTuple):
 
 
 class Fused:
-    """Base of what is put before a class of transformers, so that its instances hand on structures.
+    """Base of the classes that make modules of transformers pass on structures in place of matrices.
 
     A module is fused by giving it a class that inherits from a subclass of this one and from its own class. It keeps
     its parameters, their names and its settings.
     """
 
-    STRUCTURE: ClassVar[str] = ""  # what the scores get, for people
+    STRUCTURE: ClassVar[str] = ""  # what is added to the scores, in words
     EXPECTS: ClassVar[dict[str, tuple[str, ...]]] = {}  # methods of the original, and their parameters after self
 
-    def taken(self, position_bias: Tensor | None, mask: Tensor | None, q: Tensor, k: Tensor) -> Taken:
-        """Return bias and mask of a call of the attention interface, made of what the module hands to it."""
+    def bias_and_mask(self, position_bias: Tensor | None, mask: Tensor | None, q: Tensor, k: Tensor) -> BiasAndMask:
+        """Return bias and mask of attention, from what the module passes to the attention interface."""
         raise NotImplementedError
 
     def structure(self) -> str:
-        """Describe what the scores of this module get."""
+        """Describe what is added to the scores of this module."""
         return self.STRUCTURE
 
     @classmethod
@@ -55,10 +55,10 @@ class Family:
     Args:
         models: values of `config.model_type`.
         file: name of transformers' module, after "transformers.models.".
-        parts: class of that file -> what is put before it.
-        interface: class of that file that goes through the attention interface as it is -> what its scores get.
-        left: class of that file that stays transformers' own -> why.
-        implementation: which form of masks the models need, one of those in this file.
+        parts: name of a class of that file -> the subclass of `Fused` for it.
+        interface: name of a class that calls the attention interface unchanged -> what is added to its scores.
+        left: name of a class that stays transformers' own -> the reason.
+        implementation: form of masks that the models need, one of those in this file.
     """
 
     models: tuple[str, ...]

@@ -117,8 +117,7 @@ def attend(
             )
     bias: Bias | None = None
     if isinstance(module, Fused):
-        taken = module.taken(position_bias, attention_mask, query, key)
-        bias, attention_mask = taken.bias, taken.mask
+        bias, attention_mask = module.bias_and_mask(position_bias, attention_mask, query, key)
     elif position_bias is not None:
         bias = Dense(position_bias)
     if is_causal is None:

@@ -23,8 +23,8 @@ class Fusing:
     """What `fuse` did to a model.
 
     Args:
-        replaced: name of an attention module -> what its scores get, as a structure.
-        left: name of an attention module that is still transformers' own -> why.
+        replaced: name of an attention module -> the structure that is added to its scores.
+        left: name of an attention module that is still transformers' own -> the reason.
     """
 
     replaced: dict[str, str]
@@ -144,7 +144,7 @@ def _change_class(module: nn.Module, kind: type) -> None:
 
 
 def _names(model: nn.Module, family: Family, classes: dict[str, Any]) -> dict[str, Any]:
-    """Return the names of the modules of some classes of the family's file, each with what stands beside its class."""
+    """Return the names of the modules of these classes of the family's file, each with the value of its class."""
     originals = {family.original(name): what for name, what in classes.items()}
     return {name: originals[type(module)] for name, module in model.named_modules() if type(module) in originals}
 

@@ -8,7 +8,7 @@ import torch
 
 from headway.bench.data import EvaluationBatches, MlmBatches, Shards, build_shards, open_corpus, train_tokenizer
 from headway.bench.data.mlm import order as order_module
-from headway.bench.data.mlm.batches import Masking
+from headway.bench.data.mlm.batches import WordMasking
 from headway.bench.data.mlm.order import RowOrder
 
 
@@ -139,7 +139,7 @@ def test_masking_statistics():
     rng = np.random.default_rng(0)
     rows = rng.integers(5, 1000, (400, 128))
     rows[:, 0], rows[:, -1] = 2, 3
-    masking = Masking(length=128, probability=0.15, vocab_size=1000, special_ids=[0, 1, 2, 3, 4], mask_id=4)
+    masking = WordMasking(length=128, probability=0.15, vocab_size=1000, special_ids=[0, 1, 2, 3, 4], mask_id=4)
     parts = [masking(rows, key=(0, step), first=0) for step in range(5)]
     masked, positions, labels = (np.concatenate(part) for part in zip(*parts, strict=True))
     chosen = 19  # round(0.15 * 126)

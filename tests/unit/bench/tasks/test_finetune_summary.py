@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headway.bench.tasks.finetune.sweep import Spread, summarise
+from headway.bench.statistics import Summary
+from headway.bench.tasks.finetune.sweep import summarise
 from headway.bench.tasks.finetune.trial import RunResult
 
 
@@ -42,7 +43,7 @@ def test_of_equal_rates_the_lower_one_and_an_even_number_of_runs():
 
 
 def test_one_run_has_no_deviation():
-    assert Spread.of([0.5]) == Spread(median=0.5, mean=0.5, deviation=None, low=0.5, high=0.5, runs=1)
+    assert Summary.of([0.5]) == Summary(median=0.5, mean=0.5, deviation=None, low=0.5, high=0.5, runs=1)
 
 
 def test_transfer_has_languages_and_their_mean():

@@ -123,6 +123,6 @@ def test_training_and_dev_share_no_sentence(tmp_path):
         assert not sides[0] & sides[1] and len(sides[0] | sides[1]) == 500 and len(sides[1]) > 20
     with pytest.raises(ValueError, match=r"dev_source: expected one beside hub:wmt14:de-en:train.*hub:wmt14:de-en\."):
         open_texts(ParallelData(source="hub:wmt14:de-en:train", languages="de-en"))
-    with pytest.raises(ValueError, match="joins files, which have no dev split, and Hub datasets"):
+    with pytest.raises(ValueError, match="joins files, which have no dev split, and Hub datasets, which do"):
         open_texts(ParallelData(source=f"{tmp_path}/mine.en+hub:wmt14:de-en", languages="en-de"))
     open_texts(ParallelData(source="hub:wmt14:de-en:train", dev_source="hub:wmt14:de-en:test", languages="de-en"))

@@ -134,8 +134,8 @@ class EvaluationBatches:
         return _tensors(self.shards, masked, positions, labels, static=self.static, dense=self.dense)
 
 
-def _masking(shards: Shards, probability: float) -> Masking:
-    return Masking(
+def _masking(shards: Shards, probability: float) -> WordMasking:
+    return WordMasking(
         length=shards.max_length,
         probability=probability,
         vocab_size=shards.vocab_size,
@@ -188,7 +188,7 @@ def _tensors(
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
-class Masking:
+class WordMasking:
     """Chooses a share of each row's tokens; 80 % become [MASK], 10 % another token at random, 10 % stay.
 
     In a row with m tokens that are not special, exactly round(probability * m) are chosen, at least one. So no row has

@@ -111,7 +111,7 @@ class _Build:
         progress: Callable[[int, int], None] | None,
     ) -> None:
         self.folder, self.config, self.corpora = folder, config, corpora
-        self.encoder = Encoder(tokenizer, config["tokenizer"])
+        self.encoder = DocumentTokenizer(tokenizer, config["tokenizer"])
         self.progress = progress
         self.shards = _finished_shards(folder)
 
@@ -186,7 +186,7 @@ def token_dtype(config: dict[str, Any]) -> np.dtype[Any]:
     return np.dtype("uint16" if config["tokenizer"]["vocab_size"] <= 1 << 16 else "uint32")
 
 
-class Encoder:
+class DocumentTokenizer:
     """Turns documents into token ids, sentence by sentence.
 
     The names of special tokens in a text are ordinary text: "[MASK]" becomes the pieces of that word, or unknown.

@@ -91,7 +91,7 @@ def make(
     return list(_made(example, split, language).values())
 
 
-@lru_cache(maxsize=4)  # a split is asked for, and then once more by the next one
+@lru_cache(maxsize=4)  # a split is made when it is read, and needed again to make the next one
 def _made(example: Callable[[Draw, str], Any], split: str, language: str) -> dict[tuple[str, str | None], Any]:
     """Make the examples of a split by their texts, none of which an earlier split has."""
     names = list(SIZES)

@@ -57,7 +57,7 @@ def files_of(source: str) -> list[Path]:
     if source.split(":")[0] == BUILTIN:
         return []
     if not Path(source).is_dir():
-        raise FileNotFoundError(f"data: expected BLiMP's folder or {BUILTIN}, got {source}, which is no folder.")
+        raise FileNotFoundError(f"data: expected BLiMP's folder or {BUILTIN}, got {source}, which is not a folder.")
     return sorted(Path(source).glob("*.jsonl"))
 
 

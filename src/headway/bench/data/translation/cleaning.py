@@ -39,7 +39,7 @@ class Cleaner:
         self.left_out: Counter[str] = Counter()
 
     def keeps_text(self, pair: Pair) -> bool:
-        """Return whether a pair meets the rules on text: both sides are there, and no character was lost."""
+        """Return whether the text of a pair follows the rules: both sides are there, and no character was lost."""
         if not pair.source or not pair.target:
             return self._out("empty", pair, f"an empty {'target' if pair.source else 'source'}")
         if REPLACEMENT in pair.source or REPLACEMENT in pair.target:
@@ -47,7 +47,7 @@ class Cleaner:
         return True
 
     def keeps_tokens(self, pair: Pair, source: int, target: int) -> bool:
-        """Return whether a pair meets the rules on numbers of tokens."""
+        """Return whether the numbers of tokens of a pair follow the rules."""
         longer, shorter = max(source, target), min(source, target)
         if longer + 1 > self.rules.max_tokens:
             return self._out("too long", pair, f"{longer + 1} tokens, over {self.rules.max_tokens}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headway.bench.study.plan import Claim, Column, Plan, Row
+from headway.bench.study.plan import Column, Plan, Row, RowClaim
 from headway.bench.study.plans import recipes
 from headway.bench.study.plans.glue_tables import builtin_column, builtin_tasks
 from headway.bench.study.plans.rows import FASTER, FASTER_NOTE, linformer, local, performer
@@ -168,16 +168,16 @@ def _task_columns(size: str) -> tuple[Column, ...]:
     return (*own, Column(name="GLUE", source="mean", task=",".join(TASKS.values()), measure="mean of the five"))
 
 
-def _claims() -> tuple[Claim, ...]:
+def _claims() -> tuple[RowClaim, ...]:
     diet = "Chen et al. (2021b)"
     return (
-        Claim(says="position lowers the loss", column="Loss", better=("learned",), than=("none",), margin=0.1),
-        Claim(says="per-head encodings are at or below position at the input", column="Loss", better=PER_HEAD,
+        RowClaim(says="position lowers the loss", column="Loss", better=("learned",), than=("none",), margin=0.1),
+        RowClaim(says="per-head encodings are at or below position at the input", column="Loss", better=PER_HEAD,
               than=INPUT, paper=f"{diet}, Sec. 4.1"),
-        Claim(says="sharing by heads is worse than by layers, for DIET-REL", column="Loss",
+        RowClaim(says="sharing by heads is worse than by layers, for DIET-REL", column="Loss",
               better=("diet-rel, shared by layers",), than=("diet-rel, shared by heads",), paper=f"{diet}, App. D"),
-        Claim(says="sharing does not hurt DIET-ABS", column="Loss", better=("diet-abs 64, shared",),
+        RowClaim(says="sharing does not hurt DIET-ABS", column="Loss", better=("diet-abs 64, shared",),
               than=("diet-abs 64",), paper=f"{diet}, Table 9"),
-        Claim(says="rank 128 is at or below rank 64", column="Loss", better=("diet-abs 128, shared",),
+        RowClaim(says="rank 128 is at or below rank 64", column="Loss", better=("diet-abs 128, shared",),
               than=("diet-abs 64, shared",), paper=f"{diet}, Table 8"),
     )  # fmt: skip

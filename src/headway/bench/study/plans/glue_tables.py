@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headway.bench.study.plan import Claim, Column, Plan, Row
+from headway.bench.study.plan import Column, Plan, Row, RowClaim
 from headway.bench.study.plans import recipes
 from headway.bench.study.plans.rows import (
     CHOICES,
@@ -106,21 +106,21 @@ TABLE_9: tuple[Row, ...] = (
 def glue(size: str, data: str | None) -> Plan:
     """Plan Table 2: encodings at the input against encodings per head."""
     claims = (
-        Claim(
+        RowClaim(
             says="per-head encodings are above position at the input",
             column="Avg",
             better=tuple(row.name for row in (*TABLE_2[1:4], *TABLE_2[5:7])),
             than=(TABLE_2[0].name,),
             paper="Chen et al. (2021b), Sec. 4.1",
         ),
-        Claim(
+        RowClaim(
             says="DIET-REL gains from segments per head",
             column="Avg",
             better=(TABLE_2[5].name,),
             than=(TABLE_2[4].name,),
             paper="Chen et al. (2021b), Sec. 4.1",
         ),
-        Claim(
+        RowClaim(
             says="Linformer gains from DIET-ABS",
             column="Avg",
             better=(TABLE_2[8].name,),
@@ -139,7 +139,7 @@ def glue_segments(size: str, data: str | None) -> Plan:
 def glue_sharing(size: str, data: str | None) -> Plan:
     """Plan Table 9: sharing between heads and between layers."""
     claims = (
-        Claim(
+        RowClaim(
             says="sharing between heads hurts DIET-REL",
             column="Avg",
             better=(TABLE_9[0].name,),
@@ -156,7 +156,7 @@ def glue_plan(
     rows: tuple[Row, ...],
     size: str,
     data: str | None,
-    claims: tuple[Claim, ...] = (),
+    claims: tuple[RowClaim, ...] = (),
     *,
     paper: str = DIET,
     choices: tuple[str, ...] = CHOICES,

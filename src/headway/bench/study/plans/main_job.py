@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headway.bench.cost import CostConfig
-from headway.bench.study.plan import Claim, Column, Plan, Row
+from headway.bench.study.plan import Column, Plan, Row, RowClaim
 from headway.bench.study.plans.glue_tables import builtin_column, builtin_tasks
 from headway.bench.study.plans.recipes import builtin_pretraining
 from headway.bench.study.plans.rows import FASTER
@@ -110,11 +110,11 @@ def _only_quick(size: str) -> None:
         raise ValueError(f"size: expected quick, the only one of this plan, got {size!r}. The papers' plans have all.")
 
 
-def claims() -> tuple[Claim, ...]:
+def claims() -> tuple[RowClaim, ...]:
     """Return the papers' expectations for each column in which word order matters."""
     ordered = [column for column in COLUMNS if column.order or column.source == "pretrain"]
     found = [
-        Claim(
+        RowClaim(
             says=f"without position, {column.name.lower()} is a guess",
             column=column.name,
             better=("none",),
@@ -126,14 +126,14 @@ def claims() -> tuple[Claim, ...]:
     ]
     for column in ordered:
         found += [
-            Claim(
+            RowClaim(
                 says=f"{column.name}: position at the input is above none",
                 column=column.name,
                 better=INPUT,
                 than=("none",),
                 paper="Shaw et al. (2018), Table 3",
             ),
-            Claim(
+            RowClaim(
                 says=f"{column.name}: per-head encodings are at or above those at the input",
                 column=column.name,
                 better=PER_HEAD,

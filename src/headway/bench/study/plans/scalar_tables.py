@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headway.bench.study.plan import Claim, Plan, Row
+from headway.bench.study.plan import Plan, Row, RowClaim
 from headway.bench.study.plans.glue_tables import NAMES as GLUE
 from headway.bench.study.plans.glue_tables import glue_plan
 from headway.bench.study.plans.rows import CHOICES, DEVLIN, FASTER, KE, SHAW_ROW, published
@@ -174,7 +174,7 @@ def scalar_xtreme(size: str, data: str | None) -> Plan:
     claims = [_per_head("Sec. 4.2")]
     if size != "quick":  # size quick has no XNLI
         claims.append(
-            Claim(
+            RowClaim(
                 says="segments per head are worth one point on XNLI",
                 column="XNLI",
                 better=(REL.name,),
@@ -191,14 +191,14 @@ def scalar_translation(size: str, data: str | None) -> Plan:
     column = "verb-final" if size == "quick" else "EN-DE"
     names = [row.name for row, _ in TABLE_6]
     claims = (
-        Claim(
+        RowClaim(
             says="per-head encodings are above position at the input",
             column=column,
             better=tuple(names[1:]),
             than=(names[0],),
             paper=f"{SHORT}, Sec. 4.3",
         ),
-        Claim(
+        RowClaim(
             says="REL-SCALAR is above T5, which shares over layers",
             column=column,
             better=(names[3],),
@@ -271,17 +271,17 @@ def scalar_rank(size: str, data: str | None) -> Plan:
     return _xtreme("scalar-rank", "Rank of ABS-SCALAR on XTREME, Table 12", TABLE_12, size, data, claims)
 
 
-def _claim(says: str, better: Row, than: Row, where: str) -> Claim:
-    return Claim(says=says, column="Avg", better=(better.name,), than=(than.name,), paper=f"{SHORT}, {where}")
+def _claim(says: str, better: Row, than: Row, where: str) -> RowClaim:
+    return RowClaim(says=says, column="Avg", better=(better.name,), than=(than.name,), paper=f"{SHORT}, {where}")
 
 
-def _per_head(where: str) -> Claim:
+def _per_head(where: str) -> RowClaim:
     better = (SHAW_ROW.name, KE.name, REL.name)
     says = "per-head encodings are above position at the input"
-    return Claim(says=says, column="Avg", better=better, than=(DEVLIN.name,), paper=f"{SHORT}, {where}")
+    return RowClaim(says=says, column="Avg", better=better, than=(DEVLIN.name,), paper=f"{SHORT}, {where}")
 
 
-def _sharing(heads: Row, layers: Row, none: Row) -> tuple[Claim, ...]:
+def _sharing(heads: Row, layers: Row, none: Row) -> tuple[RowClaim, ...]:
     segments = ", segments at the input" if none.choice.segments == "input" else ""
     return (
         _claim(f"sharing over layers is above sharing over heads{segments}", layers, heads, "Sec. 4.4.1"),
@@ -289,18 +289,20 @@ def _sharing(heads: Row, layers: Row, none: Row) -> tuple[Claim, ...]:
     )
 
 
-def _relative_is_above() -> tuple[Claim, ...]:
+def _relative_is_above() -> tuple[RowClaim, ...]:
     return (
         _claim("absolute positions per head are above those at the input", ABS, DEVLIN, "Sec. 4.4.2"),
         _claim("relative positions are above absolute ones", REL, ABS, "Sec. 4.4.2"),
     )
 
 
-def _glue(name: str, title: str, rows: tuple[Row, ...], size: str, data: str | None, claims: tuple[Claim, ...]) -> Plan:
+def _glue(
+    name: str, title: str, rows: tuple[Row, ...], size: str, data: str | None, claims: tuple[RowClaim, ...]
+) -> Plan:
     return glue_plan(name, title, rows, size, data, claims, paper=PAPER, choices=ROW_CHOICES)
 
 
 def _xtreme(
-    name: str, title: str, rows: tuple[Row, ...], size: str, data: str | None, claims: tuple[Claim, ...]
+    name: str, title: str, rows: tuple[Row, ...], size: str, data: str | None, claims: tuple[RowClaim, ...]
 ) -> Plan:
     return xtreme_plan(name, title, rows, size, data, claims, paper=PAPER, choices=ROW_CHOICES)

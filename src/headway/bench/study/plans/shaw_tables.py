@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headway.bench.study.plan import Claim, Column, Plan, Row
+from headway.bench.study.plan import Column, Plan, Row, RowClaim
 from headway.bench.study.plans.rows import SHAW
 from headway.bench.study.plans.translation_tables import (
     OURS,
@@ -53,14 +53,14 @@ def shaw_translation(size: str, data: str | None) -> Plan:
     weaker_dropout = replace(big, model=replace(big.model, changes={"hidden_dropout_prob": 0.1}))
     published = {"EN-DE": shaw_base(), "EN-FR": shaw_base(), "EN-DE/big": big, "EN-FR/big": weaker_dropout}
     claims = (
-        Claim(
+        RowClaim(
             says="relative positions are above sinusoids at the input",
             column=first_task(size),
             better=(SHAW_16.name,),
             than=(VASWANI.name,),
             paper="Shaw et al. (2018), Sec. 4.2",
         ),
-        Claim(
+        RowClaim(
             says="sinusoids beside them bring nothing, within half a point",
             column=first_task(size),
             better=(SHAW_16.name,),
@@ -102,7 +102,7 @@ def _with_speed(plan: Plan) -> Plan:
         for row in plan.rows
     )
     cost = [
-        Claim(
+        RowClaim(
             says=f"{each.name}: relative positions cost less than a tenth of the steps a second",
             column=column.name,
             better=(each.name,),
@@ -112,7 +112,7 @@ def _with_speed(plan: Plan) -> Plan:
         )
         for other, each in ((VASWANI, SHAW_16), (BIG, BIG_8))
     ]
-    gain = Claim(
+    gain = RowClaim(
         says="relative positions are above sinusoids at the input in the big model",
         column="EN-DE",
         better=(BIG_8.name,),
@@ -132,7 +132,7 @@ def shaw_clip(size: str, data: str | None) -> Plan:
         for clip, figure in CLIPS.items()
     )
     claims = (
-        Claim(
+        RowClaim(
             says="without offsets, k = 0, translation fails",
             column=first_task(size),
             better=("k = 2",),
@@ -149,7 +149,7 @@ def shaw_parts(size: str, data: str | None) -> Plan:
     names = {(True, True): "keys and values", (True, False): "keys", (False, True): "values", (False, False): "neither"}
     lines = tuple((Row(name=names[parts], encoding=_shaw(*parts)), (figure,)) for parts, figure in PARTS.items())
     claims = (
-        Claim(
+        RowClaim(
             says="keys alone do what keys and values do, within one point",
             column=first_task(size),
             better=("keys",),
@@ -157,7 +157,7 @@ def shaw_parts(size: str, data: str | None) -> Plan:
             margin=-1.0,
             paper="Shaw et al. (2018), Table 3",
         ),
-        Claim(
+        RowClaim(
             says="without position translation fails",
             column=first_task(size),
             better=("keys",),
@@ -182,7 +182,7 @@ def _ablation(
     lines: tuple[Line, ...],
     size: str,
     data: str | None,
-    claims: tuple[Claim, ...],
+    claims: tuple[RowClaim, ...],
     baseline: str,
 ) -> Plan:
     """Plan a table of the base model on the development set (Sec. 4.3)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from headway.bench.study.plan import Claim, Column, Plan, Row
+from headway.bench.study.plan import Column, Plan, Row, RowClaim
 from headway.bench.study.plans import recipes
 from headway.bench.study.plans.glue_tables import builtin_column, builtin_tasks, glue_columns, glue_tasks
 from headway.bench.study.plans.rows import TISA
@@ -73,7 +73,7 @@ def tisa_models(size: str, data: str | None, models: tuple[str, ...] = ()) -> Pl
     )
 
 
-def _claims(rows: tuple[Row, ...]) -> tuple[Claim, ...]:
+def _claims(rows: tuple[Row, ...]) -> tuple[RowClaim, ...]:
     """Return the claims that a model's last version has a higher R², and a higher score, than its first."""
     followed = {row.version_of for row in rows if row.version_of}
     first = tuple(row.name for row in rows if row.name in followed and not row.version_of)
@@ -81,7 +81,7 @@ def _claims(rows: tuple[Row, ...]) -> tuple[Claim, ...]:
     if not first:
         return ()
     return tuple(
-        Claim(says=f"{what} rises with longer training", column=column, better=last, than=first, paper=PAPER)
+        RowClaim(says=f"{what} rises with longer training", column=column, better=last, than=first, paper=PAPER)
         for what, column in (("Toeplitz R²", "Toeplitz R²"), ("the mean dev score", "Avg"))
     )
 
@@ -107,7 +107,7 @@ def _versions(models: str) -> list[Row]:
         raise ValueError("models: expected folders or names on the Hub, got an empty text.")
     for name in names:
         if name.startswith(("/", ".", "~")) and not Path(name).expanduser().is_dir():
-            raise FileNotFoundError(f"models: expected a folder, or a name on the Hub, got {name}, which is no folder.")
+            raise FileNotFoundError(f"models: expected a folder or a name on the Hub, got {name}, which is no folder.")
     return [
         Row(name=name, encoding=ENCODING, model=_expand(name), version_of=names[at - 1] if at else "")
         for at, name in enumerate(names)

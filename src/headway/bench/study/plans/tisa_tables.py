@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway.bench.study.plan import Claim, Column, Plan, Row
+from headway.bench.study.plan import Column, Plan, Row, RowClaim
 from headway.bench.study.plans import recipes
 from headway.bench.study.plans.glue_tables import glue_columns, glue_tasks
 from headway.bench.study.plans.rows import TISA
@@ -69,7 +69,7 @@ def tisa_alone(size: str, data: str | None) -> Plan:
 def _plan(name: str, title: str, rows: tuple[Row, ...], size: str, data: str | None) -> Plan:
     names = [row.name for row in rows]
     claims = (
-        Claim(
+        RowClaim(
             says="five kernels are above none",
             column="Avg",
             better=(names[-1],),

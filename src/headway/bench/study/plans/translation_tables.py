@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headway.bench.data.translation.cleaning import Rules
 from headway.bench.data.translation.wmt import wmt_text
-from headway.bench.study.plan import Claim, Column, Plan, Row
+from headway.bench.study.plan import Column, Plan, Row, RowClaim
 from headway.bench.study.plans import recipes
 from headway.bench.study.plans.rows import DIET, FASTER
 from headway.bench.tasks.pretrain import Intervals
@@ -78,7 +78,7 @@ def translation(size: str, data: str | None) -> Plan:
     task = first_task(size)
     names = [row.name for row, _ in TABLE_4]
     claims = (
-        Claim(
+        RowClaim(
             says="per-head encodings are above position at the input",
             column=task,
             better=tuple(names[1:]),
@@ -113,7 +113,7 @@ def translation_plan(
     published: Mapping[str, TranslateConfig],
     size: str,
     data: str | None,
-    claims: tuple[Claim, ...],
+    claims: tuple[RowClaim, ...],
     paper: str,
     choices: tuple[str, ...],
     more: tuple[Row, ...] = (),

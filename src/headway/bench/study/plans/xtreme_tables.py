@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headway.bench.data.transfer.spec import Question
 from headway.bench.data.transfer.tasks import find_task, found_languages, load
-from headway.bench.study.plan import Claim, Column, Plan, Row
+from headway.bench.study.plan import Column, Plan, Row, RowClaim
 from headway.bench.study.plans import recipes
 from headway.bench.study.plans.glue_tables import builtin_column, builtin_tasks
 from headway.bench.study.plans.rows import (
@@ -92,14 +92,14 @@ def xtreme(size: str, data: str | None) -> Plan:
     """Plan Table 3: encodings at the input against encodings per head, in many languages."""
     names = [row.name for row in TABLE_3]
     claims = (
-        Claim(
+        RowClaim(
             says="per-head encodings are above position at the input",
             column="Avg",
             better=(*names[1:4], *names[5:7]),
             than=(names[0],),
             paper="Chen et al. (2021b), Sec. 4.2",
         ),
-        Claim(
+        RowClaim(
             says="Linformer gains from DIET-ABS",
             column="Avg",
             better=(names[8],),
@@ -113,14 +113,14 @@ def xtreme(size: str, data: str | None) -> Plan:
 def xtreme_ablation(size: str, data: str | None) -> Plan:
     """Plan Table 5: sharing, segments and rank."""
     claims = (
-        Claim(
+        RowClaim(
             says="sharing between heads is worse than between layers",
             column="Avg",
             better=("DIET-REL, share layers", "DIET-REL, share layers, segments at the input"),
             than=("DIET-REL, share heads", "DIET-REL, share heads, segments at the input"),
             paper="Chen et al. (2021b), Sec. 4.4",
         ),
-        Claim(
+        RowClaim(
             says="sharing between layers helps DIET-ABS",
             column="Avg",
             better=("DIET-ABS, rank 64, share", "DIET-ABS, rank 128, share"),
@@ -138,21 +138,23 @@ def long_range(size: str, data: str | None) -> Plan:
     """
     rows = (TABLE_3[0], TABLE_3[7], TABLE_3[8], *local(128), *performer(256))
     claims = (
-        Claim(
+        RowClaim(
             says="Linformer gains from DIET-ABS",
             column="Avg",
             better=(rows[2].name,),
             than=(rows[1].name,),
             paper="Chen et al. (2021b), Sec. 4.2",
         ),
-        Claim(
+        RowClaim(
             says="Performer gains from a Toeplitz bias",
             column="Avg",
             better=(rows[6].name,),
             than=(rows[5].name,),
             paper="Luo et al. (2021)",
         ),
-        Claim(says="local attention gains from DIET-REL", column="Avg", better=(rows[4].name,), than=(rows[3].name,)),
+        RowClaim(
+            says="local attention gains from DIET-REL", column="Avg", better=(rows[4].name,), than=(rows[3].name,)
+        ),
     )
     return xtreme_plan("long-range", "Long range: positions per head at linear cost", rows, size, data, claims)
 
@@ -163,7 +165,7 @@ def xtreme_plan(
     rows: tuple[Row, ...],
     size: str,
     data: str | None,
-    claims: tuple[Claim, ...] = (),
+    claims: tuple[RowClaim, ...] = (),
     *,
     paper: str = DIET,
     choices: tuple[str, ...] = CHOICES,

@@ -90,7 +90,7 @@ class Grid:
     def __post_init__(self) -> None:
         for name, values in (("rates", self.rates), ("seeds", self.seeds)):
             if not values or len(set(values)) < len(values):
-                raise ValueError(f"{name}: expected at least one, and none twice, got {values}.")
+                raise ValueError(f"{name}: expected at least one, and each once, got {values}.")
         if not all(math.isfinite(rate) and rate > 0 for rate in self.rates):
             raise ValueError(f"rates: expected finite learning rates above 0, got {self.rates}.")
         for seed in self.seeds:
@@ -143,10 +143,10 @@ class Protocol:
         if not 0 <= self.warmup < 1:
             raise ValueError(f"warmup: expected a share of at least 0 and below 1, got {self.warmup}.")
         above_zero("position_rate", self.position_rate)
-        if not self.clip > 0 or not self.weight_decay >= 0:
-            raise ValueError(
-                f"clip, weight_decay: expected above 0 and at least 0, got {self.clip, self.weight_decay}."
-            )
+        if not self.clip > 0:
+            raise ValueError(f"clip: expected above 0, got {self.clip}.")
+        if not self.weight_decay >= 0:
+            raise ValueError(f"weight_decay: expected at least 0, got {self.weight_decay}.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,7 +15,6 @@ from transformers import (
     AutoTokenizer,
     PreTrainedModel,
 )
-from transformers.utils import logging
 
 import headway.pretrained.conversion  # noqa: F401  registers converted models
 from headway.bench.data.text.tokenizers import highest_id
@@ -25,6 +22,7 @@ from headway.bench.data.transfer.spec import TaskSpec
 from headway.bench.tasks.finetune.config import FinetuneConfig, Start
 from headway.bench.tasks.training.objective import Batch, Objective
 from headway.models import EncoderConfig
+from headway.models.pretrained import quiet_transformers
 
 PROBLEMS = {"classes": "single_label_classification", "number": "regression"}
 
@@ -81,7 +79,7 @@ def load_tokenizer(start: Start) -> Any:
     """Load the tokenizer; raise unless it pads, after the text."""
     source = start.tokenizer or start.model
     try:
-        with quiet():
+        with quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError) as error:
         part = "model" if start.tokenizer is None else "tokenizer"
@@ -109,7 +107,7 @@ def load_model(config: FinetuneConfig, tokenizer: Any, seed: int) -> PreTrainedM
     _check_words(settings, tokenizer)
     kind = AutoModelForQuestionAnswering if task.kind == "spans" else AutoModelForSequenceClassification
     torch.manual_seed(seed)
-    with quiet():
+    with quiet_transformers():
         model, info = kind.from_pretrained(
             start.model,
             config=settings,
@@ -184,17 +182,3 @@ def position_limit(settings: Any) -> int:
     if isinstance(settings, EncoderConfig) and settings.attention != "linformer" and settings.build()[0].extends:
         return 1 << 30
     return getattr(settings, "max_position_embeddings", None) or 1 << 30
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence the reports of transformers on loading: a new head is expected here, and missing weights raise."""
-    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-        if bars:
-            logging.enable_progress_bar()

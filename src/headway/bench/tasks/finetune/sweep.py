@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import mean, median, stdev
+from statistics import mean
 from typing import Any
 
 import torch
 
+from headway.bench.statistics import Summary
 from headway.bench.tasks.finetune.config import FinetuneConfig
 from headway.bench.tasks.finetune.data import fingerprints, prepare_data
 from headway.bench.tasks.finetune.model import load_tokenizer
@@ -180,29 +181,6 @@ def _keep_best(sweep: Sweep) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Spread:
-    """A summary of several values; `deviation` is None for a single one."""
-
-    median: float
-    mean: float
-    deviation: float | None
-    low: float
-    high: float
-    runs: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        return cls(
-            median=median(values),
-            mean=mean(values),
-            deviation=stdev(values) if len(values) > 1 else None,
-            low=min(values),
-            high=max(values),
-            runs=len(values),
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class RateSummary:
     """All seeds of one learning rate.
 
@@ -214,10 +192,10 @@ class RateSummary:
     """
 
     rate: float
-    score: Spread
+    score: Summary
     scores: dict[str, float]
-    metrics: dict[str, Spread]
-    transfer: dict[str, Spread]
+    metrics: dict[str, Summary]
+    transfer: dict[str, Summary]
 
 
 def summarise(runs: Sequence[RunResult]) -> list[RateSummary]:
@@ -240,10 +218,10 @@ def _summary(rate: float, runs: list[RunResult]) -> RateSummary:
     transfer = [_transfer(run) for run in runs]
     return RateSummary(
         rate=rate,
-        score=Spread.of([run.score for run in runs]),
+        score=Summary.of([run.score for run in runs]),
         scores={str(run.seed): run.score for run in runs},
-        metrics={name: Spread.of([each[name] for each in dev]) for name in dev[0]},
-        transfer={name: Spread.of([each[name] for each in transfer]) for name in transfer[0]},
+        metrics={name: Summary.of([each[name] for each in dev]) for name in dev[0]},
+        transfer={name: Summary.of([each[name] for each in transfer]) for name in transfer[0]},
     )
 
 

@@ -25,7 +25,7 @@ from headway.bench.data.transfer.encoded import Encoded, Resident, TrainingBatch
 from headway.bench.recording import own_stream
 from headway.bench.tasks.finetune.config import FinetuneConfig
 from headway.bench.tasks.finetune.data import Evaluation, Scores, SweepData
-from headway.bench.tasks.finetune.model import TransferLoss, load_model, quiet
+from headway.bench.tasks.finetune.model import TransferLoss, load_model
 from headway.bench.tasks.finetune.training_step import SharedModel
 from headway.bench.tasks.training import checkpoint
 from headway.bench.tasks.training.distributed import Processes
@@ -33,6 +33,7 @@ from headway.bench.tasks.training.journal import Journal, Meter
 from headway.bench.tasks.training.loop import seed_of
 from headway.bench.tasks.training.optimizer import linear
 from headway.bench.tasks.training.run_folder import RunFolder, RunStopped
+from headway.models.pretrained import quiet_transformers
 from headway.storage import atomic_path, read_json, settings, write_json
 
 EVALUATE_AT_MOST = 3500  # steps between evaluations; Chen et al. (2021b), Table 7, "checkpoint interval"
@@ -294,6 +295,6 @@ def are_finite(scores: Scores, encoded: Encoded) -> bool:
 def _save(folder: RunFolder, model: PreTrainedModel, tokenizer: Any) -> None:
     if folder.model.exists():  # left by an attempt that was killed before it wrote its result
         shutil.rmtree(folder.model)
-    with atomic_path(folder.model) as temporary, quiet():
+    with atomic_path(folder.model) as temporary, quiet_transformers():
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)

@@ -152,11 +152,11 @@ def _make(text: Text, folder: Path, *, show: bool, continues: bool) -> None:
     begin_data(folder, own, [corpus.fingerprint() for corpus in corpora])
     if index.exists():
         return
-    with status_line(show) as tell:
+    with status_line(show) as set_status:
         if (folder / "tokenizer").exists():
             tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
         elif text.tokenizer is None:
-            tell(f"training a tokenizer on {', '.join(text.corpus)}")
+            set_status(f"training a tokenizer on {', '.join(text.corpus)}")
             tokenizer = train_tokenizer(
                 corpora, text.trained_kind, text.vocab_size, folder / "tokenizer", smoothing=text.smoothing
             )
@@ -171,7 +171,7 @@ def _make(text: Text, folder: Path, *, show: bool, continues: bool) -> None:
             max_length=text.length,
             packed=text.packed,
             validation=text.validation,
-            progress=lambda documents, tokens: tell(f"cutting text: {documents:,} documents, {tokens:,} tokens"),
+            progress=lambda documents, tokens: set_status(f"cutting text: {documents:,} documents, {tokens:,} tokens"),
         )
 
 

@@ -170,7 +170,7 @@ class TranslateConfig:
             raise ValueError(f"save: expected one of {', '.join(SAVED)}, got {self.save!r}.")
         if self.save == "best" and self.intervals.checkpoint % self.intervals.evaluate:
             raise ValueError(
-                f"intervals: expected, to save the best checkpoint, one at every evaluation or at every few, got an "
+                f"intervals: to save the best checkpoint, every checkpoint needs an evaluation at its step; got an "
                 f"evaluation every {self.intervals.evaluate} steps and a checkpoint every {self.intervals.checkpoint}. "
                 f"Pass --set intervals.evaluate={self.intervals.checkpoint}."
             )

@@ -90,15 +90,15 @@ def _make(data: ParallelData, folder: Path, *, show: bool, continues: bool) -> N
     begin_data(folder, settings, [train.fingerprint(), dev.fingerprint()])
     if (folder / "dev.json").exists():
         return
-    with status_line(show) as tell:
+    with status_line(show) as set_status:
         if (folder / "tokenizer").exists():
             tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
         elif data.tokenizer is None:
-            tell(f"training a vocabulary on {data.source}")
+            set_status(f"training a vocabulary on {data.source}")
             tokenizer = train_vocabulary(train, data.trained_kind, data.vocab_size, folder / "tokenizer")
         else:
             if not Path(data.tokenizer).is_dir():
-                raise FileNotFoundError(f"tokenizer: expected a folder, got {data.tokenizer!r}, which is none.")
+                raise FileNotFoundError(f"tokenizer: expected a folder, got {data.tokenizer!r}, which is not one.")
             tokenizer = AutoTokenizer.from_pretrained(data.tokenizer)
             with atomic_path(folder / "tokenizer") as temporary:
                 tokenizer.save_pretrained(temporary)
@@ -106,7 +106,7 @@ def _make(data: ParallelData, folder: Path, *, show: bool, continues: bool) -> N
         for name, text, rules in (("train", train, data.rules), ("dev", dev, dev_rules)):
 
             def progress(pairs: int, name: str = name) -> None:
-                tell(f"cutting {name}: {pairs:,} pairs")
+                set_status(f"cutting {name}: {pairs:,} pairs")
 
             build_pairs(text, tokenizer, folder / name, rules=rules, progress=progress)
         write_json(folder / "dev.json", [[pair.source, pair.target] for pair in islice(dev, MOST_DEV_TEXT)])
@@ -146,13 +146,14 @@ def open_texts(data: ParallelData) -> tuple[ParallelText, ParallelText]:
     without_split = [kind not in ("hub", "builtin") for kind, *_ in names]
     if any(without_split) != all(without_split):
         raise ValueError(
-            f"dev_source: {data.source} joins files, which have no dev split, and Hub datasets. Name text for dev."
+            f"dev_source: {data.source} joins files, which have no dev split, and Hub datasets, which do. Name "
+            f"the text to evaluate on with --dev-source."
         )
     for kind, *rest in names:
         if kind == "hub" and len(rest) > 2:
             raise ValueError(
-                f"dev_source: expected one beside {':'.join([kind, *rest])}, which is one split, got none: what is "
-                f"trained on would be evaluated on. Name another split, or leave this one out: "
+                f"dev_source: expected one beside {':'.join([kind, *rest])}, which is one split, got none. The "
+                f"training text would be evaluated on. Name another split, or leave this one out of the source: "
                 f"hub:{':'.join(rest[:2])}."
             )
     share = data.held_out if all(without_split) else 0.0

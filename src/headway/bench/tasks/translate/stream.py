@@ -11,8 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from headway.bench.data.reading import Problems, decode_line, read_lines
-from headway.storage import atomic_path, check_file
+from headway.bench.data.reading import Problems, read_lines
+from headway.storage import atomic_path, check_file, decode_line
 
 BLOCK = 4096  # number of lines that are sorted by length together
 STANDARD = "-"
@@ -24,7 +24,7 @@ def blocks(source: str) -> Iterator[list[str]]:
         yield from _arrived_lines(sys.stdin.buffer)
         return
     if not Path(source).is_file():
-        raise FileNotFoundError(f"input: expected a file, or - for standard input, got {source!r}, which is none.")
+        raise FileNotFoundError(f"input: expected a file, or - for standard input, got {source!r}: no such file.")
     lines = file_lines(source)
     while block := list(islice(lines, BLOCK)):
         yield block
@@ -33,7 +33,7 @@ def blocks(source: str) -> Iterator[list[str]]:
 def file_lines(path: str) -> Iterator[str]:
     """Yield the lines of a text file; raise where it is not there or empty."""
     if not Path(path).is_file():
-        raise FileNotFoundError(f"input: expected a text file, got {path!r}, which is none. Check the path.")
+        raise FileNotFoundError(f"input: expected a text file, got {path!r}: no such file. Check the path.")
     problems, empty = Problems("raise"), True
     for _, line in read_lines(Path(path), problems):
         empty = False

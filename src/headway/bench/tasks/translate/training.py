@@ -90,8 +90,8 @@ def run(
     """
     if fsdp and config.data.translated:
         raise NotImplementedError(
-            f"translated: expected 0 with fsdp, because no process has all weights in training, got "
-            f"{config.data.translated}. Name dev as a test set, which the saved model translates."
+            f"data.translated: expected 0 with --fsdp, because no process has all weights during training, got "
+            f"{config.data.translated}. To score dev, name it as a test set, which the saved model translates."
         )
     processes = Processes(cpu=cpu)
     config = config.resolved(processes.device.type)

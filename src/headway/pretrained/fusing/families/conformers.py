@@ -1,7 +1,7 @@
 """Conformers of speech: Transformer-XL's relative positions, or relative keys that are clipped on either side.
 
-Each attention module computes its own matrix of position scores, for each sequence, and hands it to the attention
-interface. Here the projections are the original's, and attention is given the table of offsets.
+Each original module computes a matrix of position scores for each sequence and passes it to the attention interface.
+The fused module has the same projections and gives attention the table of offsets.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headway.bias import Bias, RelativeKeys, RelativeProducts
 from headway.pretrained.fusing.families.encoders import NO_BIAS
-from headway.pretrained.fusing.family import Family, Fused, Taken
+from headway.pretrained.fusing.family import BiasAndMask, Family, Fused
 from headway.pretrained.fusing.interface import run, split_heads
 from headway.running import may_read
 
@@ -85,8 +85,8 @@ class FusedConformerAttention(Fused):
         )
         return this.linear_out(mixed.flatten(2)), weights
 
-    def taken(self, position_bias: Tensor | None, mask: Tensor | None, q: Tensor, k: Tensor) -> Taken:
-        return Taken(None, mask)
+    def bias_and_mask(self, position_bias: Tensor | None, mask: Tensor | None, q: Tensor, k: Tensor) -> BiasAndMask:
+        return BiasAndMask(None, mask)
 
     def structure(self) -> str:
         kinds = {"relative": TRANSFORMER_XL, "relative_key": CLIPPED, "rotary": ROTATED}

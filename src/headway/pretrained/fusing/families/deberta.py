@@ -1,9 +1,9 @@
 """DeBERTa v1, v2 and v3, and SEW-D: products of queries and of keys with a projected table of offsets.
 
-He et al. (2021), "DeBERTa", Eq. (4): content-to-position is a product of the query with the offset's key, and
-position-to-content a product of the key with the offset's query. Both read the same row of the table, because buckets
-of i - j and of j - i differ in their sign alone. The encoder hands its layers a matrix of relative positions and one of
-the mask for each sequence; here it hands them the row of each offset, (2 L - 1,), and the padding of keys.
+He et al. (2021), "DeBERTa", Eq. (4): content-to-position is a product of the query with the offset's key, and position-
+to-content a product of the key with the offset's query. Both read the same row of the table, because buckets of i - j
+and of j - i differ only in sign. The original encoder passes to its layers, for each sequence, a matrix of relative
+positions and one of the mask; the fused one passes the row of each offset, (2 L - 1,), and the padding of keys.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headway.running import may_read
 
 
 class FusedDebertaEncoder(Fused):
-    """Gives out rows of offsets and the padding of keys where the original gives out matrices."""
+    """Returns rows of offsets and the padding of keys where the original returns matrices."""
 
     STRUCTURE = "computes the row of each offset, which the layers share"
     EXPECTS = {  # noqa: RUF012
@@ -214,7 +214,7 @@ def scale_of(width: int, terms: int) -> float:
     return 1.0 / torch.tensor(math.sqrt(width * terms), dtype=torch.float32).item()
 
 
-# As torch.compiler.assume_constant_result does, which would import the compiler: a graph takes the answer as it is.
+# As torch.compiler.assume_constant_result, without importing the compiler: graphs take the answer as a constant.
 scale_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 

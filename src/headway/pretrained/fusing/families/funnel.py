@@ -1,7 +1,7 @@
 """Funnel: Transformer-XL's relative positions in two forms, segments, and layers whose queries are pooled.
 
-Its modules compute attention themselves. With a [CLS] of its own (`config.separate_cls`), positions and segments give
-nothing to the first query and the first key.
+Its modules compute attention themselves. With a [CLS] of its own (`config.separate_cls`), positions and segments add
+nothing to the scores of the first query and of the first key.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class FusedFunnelAttention(Fused):
         return (output,) if weights is None else (output, weights)
 
     def _positions(self, q: Tensor, k_len: int, position_embeds: Any, cls_mask: Tensor | None) -> tuple[Tensor, Bias]:
-        """Return the query that meets the keys, and the bias of positions."""
+        """Return the query that is multiplied with the keys, and the bias of positions."""
         this: Any = self
         content = (q + this.r_w_bias[:, None]).to(q.dtype)
         q_len = q.shape[2]
@@ -99,7 +99,7 @@ class FusedFunnelAttention(Fused):
         content, bias = transformer_xl(q, table, this.r_w_bias, this.r_r_bias, this.scale)
         if cls_mask is None:
             return content, bias
-        # What the first query gets from positions, and what the others get from the first key, is taken away.
+        # The bias of positions is 0 for the first query, and for the first key of the other queries.
         met = (q + this.r_r_bias[:, None]) * this.scale
         of_query = met[:, :, :1] @ table[:, q_len - 1 :].mT  # (B, H, 1, Lk)
         of_key = (met * table[:, :q_len].flip(1)).sum(-1, keepdim=True)  # (B, H, Lq, 1)

@@ -1,7 +1,8 @@
-"""Inkling: each query has a narrow vector of its own for each head, which meets a vector for each distance to the left.
+"""Inkling: in each head, a query has a narrow second vector that is multiplied with a vector for each distance.
 
-Beyond the reach of the table, and to the right, there is nothing. The module of these scores gives out their matrix;
-here it gives out the vectors of the queries, which the model may still scale, and the table meets them in attention.
+The table of these vectors has the distances to the left, up to its reach; beyond it and to the right the bias is 0. The
+original module returns the matrix of these scores. The fused one returns the vectors of the queries, which the model
+may still scale, and attention multiplies them with the table.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import torch
 from torch import Tensor
 
 from headway.bias import RelativeProducts
-from headway.pretrained.fusing.family import Family, Fused, Taken
+from headway.pretrained.fusing.family import BiasAndMask, Family, Fused
 
 
 class FusedInklingRelativeLogits(Fused):
-    """Gives out the vectors of the queries in place of a matrix, and notes which distance belongs to which pair."""
+    """Returns the vectors of the queries in place of a matrix, and keeps which distance belongs to which pair."""
 
     STRUCTURE = "gives attention the vectors of the queries"
     EXPECTS = {"forward": ("relative_states", "query_positions", "key_positions")}  # noqa: RUF012
@@ -37,19 +38,19 @@ class FusedInklingRelativeLogits(Fused):
 
 
 class FusedInklingAttention(Fused):
-    """The interface is given the vectors of the queries as the bias."""
+    """Takes the vectors of the queries, which the model passes to the interface as its bias."""
 
     STRUCTURE = "RelativeProducts: vectors of the queries, zero beyond the reach"
     EXPECTS = {  # noqa: RUF012
         "forward": ("hidden_states", "attention_mask", "conv_mask", "past_key_values")
     }
 
-    def taken(self, position_bias: Tensor | None, mask: Tensor | None, q: Tensor, k: Tensor) -> Taken:
+    def bias_and_mask(self, position_bias: Tensor | None, mask: Tensor | None, q: Tensor, k: Tensor) -> BiasAndMask:
         logits: Any = self.rel_logits_proj  # type: ignore[attr-defined]
         rows, logits.rows = logits.rows, None
         assert position_bias is not None
         table = logits.proj.t()[None].to(position_bias.dtype)  # (1, reach, W), distance 0 first
-        return Taken(RelativeProducts(position_bias, table, rows), mask)
+        return BiasAndMask(RelativeProducts(position_bias, table, rows), mask)
 
 
 FAMILIES = (

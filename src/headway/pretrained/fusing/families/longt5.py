@@ -54,7 +54,7 @@ class FusedLongT5LocalAttention(Fused):
             k,
             v,
             this.local_radius,
-            bias=None if position_bias is None else Toeplitz(fitted(position_bias, length), length),
+            bias=None if position_bias is None else Toeplitz(fit_offsets(position_bias, length), length),
             mask=None if mask is None else keys_of_blocks(mask, length),
             scale=1.0,
             dropout=this.dropout if this.training else 0.0,
@@ -66,7 +66,7 @@ class FusedLongT5LocalAttention(Fused):
         return None if module.local_radius > 0 else "a window of config.local_radius 0 is the token itself"
 
 
-def fitted(values: Tensor, length: int) -> Tensor:  # (1, H, 2 * length - 1), offset -(length - 1) first
+def fit_offsets(values: Tensor, length: int) -> Tensor:  # (1, H, 2 * length - 1), offset -(length - 1) first
     """Return numbers for the offsets of a sequence; offsets beyond the blocks are masked, and get zeros."""
     missing = length - (values.shape[-1] + 1) // 2
     return F.pad(values, (missing, missing))  # a negative number cuts

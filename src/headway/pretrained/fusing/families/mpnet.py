@@ -1,7 +1,7 @@
 """MPNet: one learned number for each head and bucket of offsets, shared by all layers.
 
-Its modules compute attention themselves. The encoder hands its layers a matrix for each sequence; here it hands them
-one number for each offset, (1, H, 2 L - 1).
+Its modules compute attention themselves. The original encoder passes a matrix for each sequence to its layers; the
+fused one passes one number for each offset, (1, H, 2 L - 1).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headway.pretrained.fusing.interface import run, split_heads
 
 
 class FusedMPNetEncoder(Fused):
-    """Gives out a number for each offset where the original gives out a matrix."""
+    """Returns a number for each offset where the original returns a matrix."""
 
     STRUCTURE = "computes the numbers that the layers share"
     EXPECTS = {  # noqa: RUF012

@@ -1,7 +1,7 @@
 """SpeechT5: relative keys in the encoder, which its layers share; none in the decoder.
 
-Its modules compute attention themselves. The encoder hands its layers a vector for each pair; here it hands them one
-for each offset.
+Its modules compute attention themselves. The original encoder passes a vector for each pair to its layers; the fused
+one passes a vector for each offset.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headway.pretrained.fusing.interface import run, split_heads
 
 
 class FusedSpeechT5Positions(Fused):
-    """Gives out a vector for each offset where the original gives out one for each pair."""
+    """Returns a vector for each offset where the original returns one for each pair."""
 
     STRUCTURE = "looks up the vectors of the offsets, which the layers share"
     EXPECTS = {"forward": ("hidden_states",)}  # noqa: RUF012

@@ -1,8 +1,9 @@
 """T5 and the models that share its attention: one learned number for each head and bucket of offsets.
 
-The first layer computes the bias, or each layer does (UMT5), and transformers hands it through the layers. Here what is
-handed through is one number for each offset, (1, H, Lq + Lk - 1). They are read from the module's own `compute_bias`,
-asked for one column and one row of the matrix, so that buckets, caches and precision are transformers' own.
+The first layer computes the bias, or each layer does (UMT5), and transformers passes it from layer to layer as a
+matrix. Here one number for each offset, (1, H, Lq + Lk - 1), is passed in its place. The numbers come from the module's
+own `compute_bias`, called for one column and one row of the matrix, so that buckets, caches and precision are
+transformers'.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from headway.bias import Dense, Toeplitz
-from headway.pretrained.fusing.family import Family, Fused, Taken
+from headway.pretrained.fusing.family import BiasAndMask, Family, Fused
 from headway.running import may_read
 
 
@@ -39,10 +40,10 @@ class FusedT5Attention(Fused):
             kwargs["position_bias"] = hidden_states.new_zeros(1, 1, 1)  # transformers would make (1, H, Lq, Lk) zeros
         return super().forward(hidden_states, *args, **kwargs)  # type: ignore[misc]
 
-    def taken(self, position_bias: Tensor | None, mask: Tensor | None, q: Tensor, k: Tensor) -> Taken:
+    def bias_and_mask(self, position_bias: Tensor | None, mask: Tensor | None, q: Tensor, k: Tensor) -> BiasAndMask:
         if is_cross_attention(self) or position_bias is None:
-            return Taken(None, mask)
-        return Taken(Toeplitz(position_bias, q.shape[2]), mask)
+            return BiasAndMask(None, mask)
+        return BiasAndMask(Toeplitz(position_bias, q.shape[2]), mask)
 
     def structure(self) -> str:
         return "no bias (cross-attention)" if is_cross_attention(self) else super().structure()
@@ -68,11 +69,11 @@ class FusedUMT5Attention(FusedT5Attention):
 class FusedSwitchAttention(FusedT5Attention):
     """The encoder's padding comes as numbers that are added to the scores, 0 or as low as a number can be."""
 
-    def taken(self, position_bias: Tensor | None, mask: Tensor | None, q: Tensor, k: Tensor) -> Taken:
+    def bias_and_mask(self, position_bias: Tensor | None, mask: Tensor | None, q: Tensor, k: Tensor) -> BiasAndMask:
         if mask is not None and mask.is_floating_point() and mask.shape[2] == 1:
             mask = mask > torch.finfo(mask.dtype).min
             mask = None if may_read(mask) and bool(mask.all()) else mask
-        return super().taken(position_bias, mask, q, k)
+        return super().bias_and_mask(position_bias, mask, q, k)
 
 
 class FusedUdopAttention(FusedT5Attention):
@@ -86,10 +87,10 @@ class FusedUdopAttention(FusedT5Attention):
         is_decoder = self.is_decoder  # type: ignore[attr-defined]
         return FusedT5Attention.STRUCTURE if is_decoder else "Dense: order, x and y"
 
-    def taken(self, position_bias: Tensor | None, mask: Tensor | None, q: Tensor, k: Tensor) -> Taken:
+    def bias_and_mask(self, position_bias: Tensor | None, mask: Tensor | None, q: Tensor, k: Tensor) -> BiasAndMask:
         if self.is_decoder or position_bias is None:  # type: ignore[attr-defined]
-            return super().taken(position_bias, mask, q, k)
-        return Taken(Dense(position_bias), mask)
+            return super().bias_and_mask(position_bias, mask, q, k)
+        return BiasAndMask(Dense(position_bias), mask)
 
 
 def is_cross_attention(module: Any) -> bool:

@@ -1,7 +1,7 @@
-"""BEiT, Data2Vec and Swin: numbers for differences of rows and columns, which the models hand on as a matrix.
+"""BEiT, Data2Vec and Swin: numbers for differences of rows and columns, which the models pass on as a matrix.
 
 BEiT and the first Swin add it to the mask and go through the attention interface; the others compute attention
-themselves. The matrix is taken as it comes, `Dense`: headway has no structure for differences in two dimensions yet.
+themselves. The matrix becomes a `Dense` bias: headway has no structure for differences in two dimensions yet.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headway.bias import Dense
-from headway.pretrained.fusing.family import ADDED, Family, Fused, Taken
+from headway.pretrained.fusing.family import ADDED, BiasAndMask, Family, Fused
 from headway.pretrained.fusing.interface import run, split_heads
 from headway.running import may_read
 
@@ -26,12 +26,14 @@ class FusedBeitAttention(Fused):
 
     STRUCTURE = OF_ROWS_AND_COLUMNS
 
-    def taken(self, position_bias: Tensor | None, mask: Tensor | None, q: Tensor, k: Tensor) -> Taken:
+    def bias_and_mask(self, position_bias: Tensor | None, mask: Tensor | None, q: Tensor, k: Tensor) -> BiasAndMask:
         if mask is None:
-            return Taken(None, None)
+            return BiasAndMask(None, None)
         # Padding is a mask for each sequence of the batch, the bias alone is one for all.
-        shared = mask.shape[0] == 1 and (q.shape[0] > 1 or (may_read(mask) and bool((mask > low(mask)).all())))
-        return Taken(Dense(mask), None) if shared else Taken(None, mask)
+        shared = mask.shape[0] == 1 and (
+            q.shape[0] > 1 or (may_read(mask) and bool((mask > masked_number(mask)).all()))
+        )
+        return BiasAndMask(Dense(mask), None) if shared else BiasAndMask(None, mask)
 
 
 class FusedSwinAttention(Fused):
@@ -39,8 +41,8 @@ class FusedSwinAttention(Fused):
 
     STRUCTURE = OF_ROWS_AND_COLUMNS
 
-    def taken(self, position_bias: Tensor | None, mask: Tensor | None, q: Tensor, k: Tensor) -> Taken:
-        return Taken(None if mask is None else Dense(mask), None)
+    def bias_and_mask(self, position_bias: Tensor | None, mask: Tensor | None, q: Tensor, k: Tensor) -> BiasAndMask:
+        return BiasAndMask(None if mask is None else Dense(mask), None)
 
 
 class FusedData2VecVisionAttention(Fused):
@@ -120,7 +122,7 @@ class FusedSwinv2Attention(Fused):
         return (mixed.flatten(2),) if weights is None else (mixed.flatten(2), weights)
 
 
-def low(mask: Tensor) -> float:
+def masked_number(mask: Tensor) -> float:
     """Return the number that stands in a mask where nothing may attend."""
     return torch.finfo(mask.dtype).min
 

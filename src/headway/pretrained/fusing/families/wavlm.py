@@ -1,7 +1,7 @@
 """WavLM: one learned number for each head and bucket of offsets, times a gate that each query computes.
 
 The first layer computes a matrix of the numbers for each sequence, and every layer multiplies it with its gates. Here
-the layers hand on one number for each offset, and a gate is a vector of width 1 in `RelativeProducts`.
+the layers pass on one number for each offset, and a gate is a vector of width 1 in `RelativeProducts`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """XLNet: Transformer-XL's relative positions over memory and sequence, segments, and two streams of queries.
 
-The model computes attention itself, with the length first and the batch second. Each layer gets a matrix that says for
-each pair whether its segments are equal, and the positions once more for each sequence. Here the layers get the segment
-of each token, and the positions once.
+The model computes attention itself, with the length first and the batch second. Each original layer gets a matrix that
+says for each pair whether its segments are equal, and a copy of the positions for each sequence. The fused layers get
+the segment of each token, and the positions once.
 """
 
 from __future__ import annotations
