@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from headway.bench.tasks.minimal_pairs import Share, score_pairs
+from headway.bench.tasks.minimal_pairs import TOKENS, Share, score_pairs
 from headway.cli.errors import exit_with_message
 from headway.pretrained.analysis.loading import load_masked_words, load_tokenizer
 from headway.storage import check_file, environment, write_json
@@ -26,7 +26,11 @@ def blimp(
         str, typer.Option(help="BLiMP's folder with its 67 files, or builtin[:PAIRS] for the built-in language.")
     ],
     tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens in a forward pass; 65,536 on a GPU and 4,096 on a CPU.")
+        int | None,
+        typer.Option(
+            min=1,
+            help=f"Tokens in a forward pass; {TOKENS['cuda']:,} on a GPU and {TOKENS['cpu']:,} on a CPU unless given.",
+        ),
     ] = None,
     cpu: Annotated[bool, typer.Option("--cpu", help="Do not use a GPU.")] = False,
     out: Annotated[str | None, typer.Option(help="File for all numbers, JSON; also those of each paradigm.")] = None,

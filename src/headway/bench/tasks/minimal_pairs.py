@@ -71,7 +71,7 @@ def score_pairs(
     Args:
         model: one of ours or of transformers, on its device.
         source: BLiMP's folder, or builtin[:PAIRS].
-        tokens: number of tokens in a forward pass; by default 65,536 on a GPU and 4,096 on a CPU.
+        tokens: number of tokens in a forward pass; by default that of `TOKENS` for its device.
         progress: called with the number of sentences that are done, and of all.
     """
     pairs = read_minimal_pairs(source)
