@@ -157,7 +157,7 @@ def test_what_does_not_fit_is_refused(rope, bert, tmp_path):
     pretrain(replace(tiny("none"), text=text, optimisation=plan(steps=1)), tmp_path / "other")
     with pytest.raises(ValueError, match="data: expected text cut by the tokenizer of"):
         pretrain(on(run / "model", tmp_path / "other" / "data"), tmp_path / "mixed")
-    with pytest.raises(ValueError, match="start: expected a model to go on from"):
+    with pytest.raises(ValueError, match="start: expected a model to start from"):
         Start(encoding="rope")
 
 

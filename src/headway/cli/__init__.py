@@ -28,7 +28,7 @@ COMMANDS = {  # name: where it is, and what it does in a few words
     "analyze": ("analyze:analyze", "Say what a model's positions learned."),
     "cost": ("cost:cost", "Measure what position costs on this machine."),
     "study": ("study:study", "Compare many encodings; write a report."),
-    "report": ("study:report", "Write the report of a study once more."),
+    "report": ("study:report", "Write the report of a study again."),
     "claims": ("claims:claims", "Compare the papers' claims with our results."),
 }
 TRANSLATE = {

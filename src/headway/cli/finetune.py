@@ -40,7 +40,7 @@ def finetune(
     """Fine-tune a pretrained encoder: learning rates x seeds, the best checkpoint of each run, the median over seeds.
 
     Sources are folders in the data set's own public format (GLUE's TSV, SQuAD's JSON, ...), hub for the Hub's copy,
-    running text for probes, or nothing for the built-in language. Killed at any moment, it goes on with --resume.
+    running text for probes, or nothing for the built-in language. A sweep that was killed continues with --resume.
 
     \b
     Examples:

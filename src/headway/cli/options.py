@@ -21,7 +21,7 @@ from headway.cli.settings import Changes, Setting, find_settings, function_setti
 
 SET = "Any other setting; may be given several times. An empty VALUE means none."
 ALL = "List the settings that --set takes, and exit."
-RESUMABLE = "stopped; the same command with --resume goes on from the last checkpoint"
+RESUMABLE = "stopped; the same command with --resume continues from the last checkpoint"
 QUIET = Setting("quiet", bool, False, "Show no progress.")
 
 

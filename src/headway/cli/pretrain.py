@@ -35,9 +35,9 @@ def pretrain(
     """Pretrain an encoder on masked words, from raw text to a model that transformers loads.
 
     Trains a tokenizer if none is given, cuts the text into sequences, trains, and saves. Without a corpus it learns the
-    built-in language, in a few minutes on a laptop. With --start it goes on from a model: one of ours, what `headway
-    convert` made, or any of transformers that predicts masked words. Killed at any moment, it goes on with --resume and
-    ends the same.
+    built-in language, in a few minutes on a laptop. With --start it continues the training of a model: one of ours, one
+    that `headway convert` made, or any of transformers that predicts masked words. A run that was killed continues with
+    --resume and ends with the same weights.
 
     \b
     Examples:

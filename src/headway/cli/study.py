@@ -91,8 +91,8 @@ def study(
 ) -> None:
     """Run a study: pretraining, fine-tuning, translation, analysis and cost of many encodings; then write its report.
 
-    Every job is a folder named by a hash of its configuration. What is done is never done again: killed at any moment,
-    or changed, the study goes on with the same command. A job that fails is reported and stops no other.
+    Every job is a folder named by a hash of its configuration, and is never done twice. A study that was killed, or
+    whose plan has changed, continues with the same command. A job that fails is reported and stops no other.
 
     \b
     Examples:
@@ -121,7 +121,7 @@ def study(
         return
     command = shlex.join(["headway", *sys.argv[1:]])
     with (
-        exit_with_message(when_stopped=f"stopped; the same command goes on with what is in {asked.store.path}"),
+        exit_with_message(when_stopped=f"stopped; the same command continues with what is in {asked.store.path}"),
         _executor(config, slots, gpus) as executor,
     ):
         results = asked.run(executor, console=Console(stderr=True), command=command, rows=config.rows)

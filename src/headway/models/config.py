@@ -34,7 +34,7 @@ class HeadwayConfig(PreTrainedConfig):  # type: ignore[misc]
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
         """Make a configuration from its saved values, such as those of config.json."""
-        _check_names({name: value for name, value in kwargs.items() if name in OLD_FIELDS}, [], {})
+        check_names({name: value for name, value in kwargs.items() if name in OLD_FIELDS}, [], {})
         config: Self = super().from_dict(with_one_encoding(config_dict), **kwargs)
         return config
 
@@ -85,7 +85,7 @@ class EncoderConfig(HeadwayConfig):
     tie_word_embeddings: bool = True
 
     def __post_init__(self, **kwargs: Any) -> None:
-        _check_names(kwargs, [known.name for known in fields(self)], always("gelu"))
+        check_names(kwargs, [known.name for known in fields(self)], fixed_settings("gelu"))
         super().__post_init__(**kwargs)
         self.check()
         with torch.device("meta"):  # raises if a name or option is wrong
@@ -227,12 +227,12 @@ OF_ONE_MODEL = (  # settings that only encoders or only translation models have
 )  # fmt: skip
 
 
-def always(activation: str) -> dict[str, Any]:
+def fixed_settings(activation: str) -> dict[str, Any]:
     """Return the fixed settings of a model with this activation, by the names that other libraries use."""
     return {**FIXED, **dict.fromkeys(ACTIVATIONS, activation)}
 
 
-def _check_names(names: Mapping[str, Any], known: list[str], fixed: Mapping[str, Any]) -> None:
+def check_names(names: Mapping[str, Any], known: list[str], fixed: Mapping[str, Any]) -> None:
     """Raise ValueError for a name that is misspelt or that has no effect; transformers would keep it silently."""
     options = {option for kind in ENCODINGS.values() for option in option_names(kind)}
     for name, value in names.items():
@@ -257,7 +257,7 @@ def check_settings(kind: type[PreTrainedConfig], names: Iterable[str]) -> None:
     """Raise ValueError for names that a configuration of ours would keep without any effect."""
     known = [field.name for field in fields(kind)]
     unknown = [name for name in names if not (name in known or hasattr(kind, name) or name == "attn_implementation")]
-    _check_names(dict.fromkeys(unknown), known, {})
+    check_names(dict.fromkeys(unknown), known, {})
     if unknown:
         raise ValueError(f"{unknown[0]}: no such setting. Expected some of {', '.join(known)}.")
 

@@ -165,7 +165,7 @@ def _read_length(plan: Plan, row: Row, column: Column, finished: Finished) -> Ce
 
 
 def _read_further(plan: Plan, row: Row, column: Column, finished: Finished) -> Cell:
-    """Read a number of the held-out text after a training that goes on from the row's model, or before it."""
+    """Read a number of the held-out text after a training that starts from the row's model, or before it."""
     values = {
         str(each.seed): column.scale * result[column.value]
         for each, result in finished

@@ -1,1 +1,1 @@
-"""Jobs from data to a result: each a `run(config) -> Result` that can be killed and goes on where it stopped."""
+"""Jobs from data to a result: each is a `run(config) -> Result` that can be killed and then continued."""

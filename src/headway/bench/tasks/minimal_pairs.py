@@ -26,7 +26,7 @@ from headway.bench.tasks.finetune.model import position_limit
 from headway.pretrained.conversion.samples import check_known
 
 TOKENS = {"cuda": 1 << 16, "cpu": 1 << 12}  # of a forward pass
-SENTENCES = 1000  # after which progress is told, and which are on the host at once
+SENTENCES = 1000  # scored between two reports of progress, and kept on the host at once
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from headway.encodings import Dimensions, Encoding, EncodingChoice, option_names
-from headway.models.config import HeadwayConfig, _check_names, always, check_numbers
+from headway.models.config import HeadwayConfig, check_names, check_numbers, fixed_settings
 
 CROSSINGS = ("none", "same")
 NORMS = ("post", "pre")
@@ -61,7 +61,7 @@ class TranslationConfig(HeadwayConfig):
     decoder_start_token_id: int | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
-        _check_names(kwargs, [known.name for known in fields(self)], always("relu"))
+        check_names(kwargs, [known.name for known in fields(self)], fixed_settings("relu"))
         super().__post_init__(**kwargs)
         if self.decoder_start_token_id is None:
             self.decoder_start_token_id = self.bos_token_id

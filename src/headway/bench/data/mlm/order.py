@@ -56,7 +56,7 @@ class RowOrder:
     def _rows(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         places = np.asarray(places, dtype=np.uint64)
         epoch, place = places // np.uint64(self.rows), places % np.uint64(self.rows)
-        slot = permuted(place, self.rows, mixed(epoch + self._epoch_key))
+        slot = permute(place, self.rows, mix_bits(epoch + self._epoch_key))
         rows = np.empty(places.shape, dtype=np.int64)
         first = 0
         for name, quota in self._quotas.items():
@@ -68,7 +68,7 @@ class RowOrder:
 
     def _row(self, language: str, turn: Integers) -> npt.NDArray[np.int64]:
         size = np.uint64(self._sizes[language])
-        index = permuted(turn % size, int(size), mixed(turn // size + self._keys[language])).astype(np.int64)
+        index = permute(turn % size, int(size), mix_bits(turn // size + self._keys[language])).astype(np.int64)
         ranges = self._ranges[language]
         ends = np.cumsum(ranges[:, 1] - ranges[:, 0])
         within = np.searchsorted(ends, index, side="right")
@@ -76,7 +76,7 @@ class RowOrder:
         return rows
 
 
-def permuted(index: Integers, size: int, key: Integers) -> Integers:
+def permute(index: Integers, size: int, key: Integers) -> Integers:
     """Apply a permutation of 0 .. size - 1, chosen by the key, to each index.
 
     A Feistel network on the next power of four, applied until it falls below `size`: the cycle-walking of Black and
@@ -84,19 +84,19 @@ def permuted(index: Integers, size: int, key: Integers) -> Integers:
     """
     half = np.uint64(max(1, -(-(size - 1).bit_length() // 2)))
     low = (np.uint64(1) << half) - np.uint64(1)
-    keys = [mixed(key + np.uint64(number)) for number in range(ROUNDS)]
+    keys = [mix_bits(key + np.uint64(number)) for number in range(ROUNDS)]
     result = np.array(index, dtype=np.uint64)
     outside = np.ones(result.shape, dtype=bool)
     while outside.any():
         left, right = result[outside] >> half, result[outside] & low
         for each in keys:
-            left, right = right, left ^ (mixed(right ^ each[outside]) & low)
+            left, right = right, left ^ (mix_bits(right ^ each[outside]) & low)
         result[outside] = left << half | right
         outside = result >= size
     return result
 
 
-def mixed(x: Integers) -> Integers:
+def mix_bits(x: Integers) -> Integers:
     """Mix 64 bits, so that each depends on all bits of x (Steele, Lea and Flood, 2014, SplitMix)."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

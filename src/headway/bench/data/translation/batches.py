@@ -25,7 +25,7 @@ from torch import Tensor
 
 from headway.bench.data.language.language import require_int
 from headway.bench.data.mlm.batches import IGNORED
-from headway.bench.data.mlm.order import mixed
+from headway.bench.data.mlm.order import mix_bits
 from headway.bench.data.translation.pairs import EncodedPairs
 
 MULTIPLE = 8
@@ -175,4 +175,4 @@ def _tensors(pairs: EncodedPairs, rows: Integers | list[int]) -> dict[str, Tenso
 def _random_keys(count: int, name: str) -> Integers:
     """Return that many numbers, a function of the name on every platform and version of numpy."""
     key = np.uint64(int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big"))
-    return mixed(np.arange(count, dtype=np.uint64) ^ key)
+    return mix_bits(np.arange(count, dtype=np.uint64) ^ key)

@@ -109,10 +109,10 @@ def without_language(source: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
-    """A model that training goes on from, in place of a new one.
+    """A model to start from, in place of a new one.
 
     Args:
-        model: folder, or name on the Hub, of a model to go on from: one of headway's encoders, what headway convert
+        model: folder, or name on the Hub, of a model to start from: one of headway's encoders, what headway convert
             made, or any model of transformers that predicts masked words. Its tokenizer and its positions are taken.
         encoding: the encoding of one of headway's encoders with other options and the same parameters, such as
             rope:scaling=yarn,factor=4; its own unless given.
@@ -125,7 +125,7 @@ class Start:
 
     def __post_init__(self) -> None:
         if self.model is None and (self.encoding or self.revision):
-            raise ValueError("start: expected a model to go on from beside its encoding or revision, got none.")
+            raise ValueError("start: expected a model to start from beside its encoding or revision, got none.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -131,7 +131,7 @@ def _train(
 
 
 def _model(config: PretrainConfig, text: PreparedText) -> PreTrainedModel:
-    """Make a new encoder, or load the model that training goes on from."""
+    """Make a new encoder, or load the model to start from."""
     if config.start.model is not None:
         return load_start(config.start, text.tokenizer, config.text.length)
     return EncoderForMaskedLM(

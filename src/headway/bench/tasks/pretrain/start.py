@@ -1,4 +1,4 @@
-"""The model that pretraining goes on from: its weights, and the check that tokenizer and text fit it."""
+"""The model that pretraining starts from: its weights, and the check that tokenizer and text fit it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headway.pretrained.conversion.converted import Converted, max_length_of
 
 
 def load_start(start: Start, tokenizer: PreTrainedTokenizerFast, length: int) -> PreTrainedModel:
-    """Load the model that training goes on from; raise if tokenizer or length do not fit it."""
+    """Load the model to start from; raise if tokenizer or length do not fit it."""
     assert start.model is not None
     model: PreTrainedModel = load_masked_words(start.model, revision=start.revision)
     own = load_tokenizer(start.model, revision=start.revision)
