@@ -57,7 +57,7 @@ class HeadwayPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
         return (model, info) if wants_info else model
 
     def _choices(self) -> str:
-        """The choices of the configuration that tensors depend on, in words."""
+        """Describe the choices of the configuration that tensors depend on."""
         return f"encoding {self.config.encoding!r}"
 
     def gradient_checkpointing_enable(

@@ -212,13 +212,13 @@ class ProductTerm(Term):
         return slice(first, first + block.rows + block.columns - 1)
 
     def _factors(self, block: Block, own: slice, offsets: slice) -> tuple[Tensor, Tensor]:
-        """Vectors (b|1, h|1, m, W) and vectors of offsets (h|1, n, W), of as many heads."""
+        """Return the vectors, (b|1, h|1, m, W), and those of offsets, (h|1, n, W), with as many heads."""
         vectors, of_offsets = share(self.vectors, block)[:, :, own], own_heads(self.of_offsets, block)[:, offsets]
         heads = max(vectors.shape[1], of_offsets.shape[0])
         return vectors.expand(-1, heads, -1, -1), of_offsets.expand(heads, -1, -1)
 
     def _memory(self, *shape: int) -> Tensor:
-        """Memory that the next tile reuses."""
+        """Return memory that the next tile reuses."""
         if self.memory.numel() < math.prod(shape):
             self.memory = self.vectors.new_empty(math.prod(shape))
         return self.memory[: math.prod(shape)].view(shape)
@@ -284,7 +284,7 @@ class Lookup(Term):
         raise NotImplementedError
 
     def gather(self, tile: Tensor, columns: Tensor, block: Block) -> Tensor:
-        """The transpose of `spread`: sum the tile's numbers per vector, (b, h, m, N)."""
+        """Sum the tile's numbers per vector, (b, h, m, N); the transpose of `spread`."""
         raise NotImplementedError
 
     def _add_table(self, grad: Tensor, block: Block) -> None:  # (b, h, N, D)

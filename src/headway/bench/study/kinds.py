@@ -58,7 +58,7 @@ def pretrain(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
 
 
 def further(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
-    """Go on from a pretrained model; with a `rate`, at that share of the rates of its pretraining."""
+    """Continue from a pretrained model; with a `rate`, at that share of the rates of its pretraining."""
     from headway.bench.tasks.training.run_folder import RunFolder
     from headway.storage import read_json
 

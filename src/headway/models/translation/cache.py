@@ -46,7 +46,7 @@ class DecoderState:
         return (*self.tokens.shape, self.capacity, self.memory_allowed.shape[-1])
 
     def advance(self, tokens: Tensor, parents: Tensor | None, span: int) -> None:
-        """Go to the next position with these tokens, (B, K), which extend the hypotheses `parents` or themselves."""
+        """Advance by one position with these tokens, (B, K), which extend the hypotheses `parents`, or each its own."""
         if parents is not None:
             past = self.allowed[:, :, :span]
             past.copy_(past.gather(1, parents[..., None, None].expand_as(past)))

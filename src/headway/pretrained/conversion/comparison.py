@@ -104,7 +104,7 @@ def _score_errors(original: Any, converted: Any, rows: Tensor) -> list[float]:
 
 
 def _less_mean_over_keys(scores: Array) -> Array:  # (H, L, L)
-    """Subtract the mean over the keys, which the softmax does not see."""
+    """Subtract the mean over the keys, on which the softmax does not depend."""
     less: Array = scores - scores.mean(-1, keepdims=True)
     return less
 
