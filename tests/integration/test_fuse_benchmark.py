@@ -42,8 +42,8 @@ def test_rows_are_checked_timed_and_shown(run, tmp_path, monkeypatch):
 
 
 def test_a_wrong_row_has_no_time(run, monkeypatch):
-    bias_of_keys = alibi.bias_of_keys
-    monkeypatch.setattr(alibi, "bias_of_keys", lambda numbers, q_len: bias_of_keys(1.1 * numbers, q_len))
+    bias_of_alibi = alibi.bias_of_alibi
+    monkeypatch.setattr(alibi, "bias_of_alibi", lambda numbers, q, mask: bias_of_alibi(1.1 * numbers, q, mask))
     record, shown = run("--cases", "bloom")
     for mode in fuse.MODES:
         part = record["cases"]["bloom"][mode]
