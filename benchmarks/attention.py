@@ -24,7 +24,8 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmarks.attention_rows import DROPOUT, HEADS, MODES, WIDTH, Inputs, train
+from benchmarks.attention_inputs import HEADS, WIDTH, Inputs
+from benchmarks.attention_rows import DROPOUT, MODES, rows, train
 from benchmarks.attention_shape import Bench, Results, check, time_shape
 from benchmarks.flex_tiles import FlexTiles, first_line
 from benchmarks.measure import add_record_options, environment, save
@@ -124,7 +125,7 @@ def main() -> None:
     options = options_of()
     machine = environment(dirty=options.dirty or options.tiny, commit=options.commit)
     shapes = TINY if options.tiny else tuple(shape for shape in SHAPES if shape[0] in options.lengths)
-    bench = Bench(not options.tiny, shapes, options.rounds)
+    bench = Bench(not options.tiny, shapes, options.rounds, rows(gpu=not options.tiny))
     options.out.mkdir(parents=True, exist_ok=True)
     unfinished = options.out / "unfinished_attention.json"
     compare(bench, machine, options.keep_going, unfinished)

@@ -7,10 +7,9 @@ takes the fastest that is right, for the forward pass and for forward and backwa
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,109 +19,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import flex_attention
 
 import headway as hw
+from benchmarks.attention_inputs import BIASES, Form, Inputs
 
-HEADS, WIDTH, RANK, CLIP = 12, 64, 64, 16
-REACH = 128  # T5's buckets, and clipped offsets: constant from here on
 DROPOUT = 0.1
 SEED = 1  # set before each call with dropout whose result is looked at
 MODES = ("forward", "forward+backward")
-# The axis of the heads of each parameter; those of q, k, v and the gradient is 1, behind the sequences.
-AXES = {
-    "values": 1, "fixed": 1, "buckets": 1, "left": 1, "right": 1, "matrix": 1, "table": 0, "keys": 0, "on_values": 0,
-}  # fmt: skip
-Attend = Callable[["Inputs"], Tensor]
-
-
-class Inputs:
-    """q, k, v in `dtype`, the parameters of every bias at least in float32, and the gradient of the output."""
-
-    values: Tensor
-    buckets: Tensor
-    left: Tensor
-    right: Tensor
-    matrix: Tensor
-    table: Tensor
-    keys: Tensor
-    on_values: Tensor
-
-    def __init__(
-        self,
-        length: int,
-        batch: int,
-        device: str = "cuda",
-        dtype: torch.dtype = torch.bfloat16,
-        parameters: Iterable[str] = tuple(AXES),
-    ) -> None:
-        generator = torch.Generator(device).manual_seed(0)
-
-        def draw(*size: int, kind: torch.dtype) -> Tensor:
-            return torch.randn(size, generator=generator, device=device).to(kind).requires_grad_()
-
-        sizes = {
-            "values": (1, HEADS, 2 * length - 1),
-            "buckets": (1, HEADS, 2 * REACH + 1),
-            "left": (1, HEADS, length, RANK),
-            "right": (1, HEADS, length, RANK),
-            "matrix": (1, HEADS, length, length),
-            "table": (HEADS, 2, 2),
-            "keys": (HEADS, 2 * CLIP + 1, WIDTH),
-            "on_values": (HEADS, 2 * CLIP + 1, WIDTH),
-        }
-        own = torch.promote_types(dtype, torch.float32)
-        self.length, self.batch = length, batch
-        self.q, self.k, self.v = (draw(batch, HEADS, length, WIDTH, kind=dtype) for _ in range(3))
-        for name in sizes:
-            if name in parameters:
-                setattr(self, name, draw(*sizes[name], kind=own))
-        for name in ("left", "right"):  # so that their product is about as large as the scores
-            if name in parameters:
-                getattr(self, name).data *= RANK**-0.25
-        if "fixed" in parameters:
-            self.fixed = self.values.detach()
-        self.segments = (torch.arange(length, device=device) >= length // 2).long().expand(batch, -1)
-        self.grad = torch.randn(self.q.shape, generator=generator, device=device).to(dtype)
-
-    def part(self, sequences: slice, heads: slice, dtype: torch.dtype, parameters: Iterable[str]) -> Inputs:
-        """Copy some sequences and heads, with q, k, v in `dtype` and these parameters at least in float32."""
-        part, own = copy.copy(self), torch.promote_types(dtype, torch.float32)
-        for name in ("q", "k", "v"):
-            setattr(part, name, getattr(self, name).detach()[sequences, heads].to(dtype).requires_grad_())
-        for name in parameters:
-            whole = getattr(self, name)
-            piece = whole.detach()[heads] if AXES[name] == 0 else whole.detach()[:, heads]
-            setattr(part, name, piece.to(own).requires_grad_(whole.requires_grad))
-        part.segments, part.grad = self.segments[sequences], self.grad[sequences, heads].to(dtype)
-        return part
-
-
-@dataclass(frozen=True)
-class BiasCase:
-    """A bias, or a bias and a value bias, of the parameters it reads; those that are learned have a gradient."""
-
-    make: Callable[[Inputs], Any]
-    reads: tuple[str, ...] = ()
-    learned: bool = True
-
-    @property
-    def wanted(self) -> tuple[str, ...]:
-        """List the names of all tensors with a gradient."""
-        return ("q", "k", "v", *(self.reads if self.learned else ()))
-
-    def pair(self, x: Inputs) -> tuple[Any, Any]:
-        made = self.make(x)
-        return made if isinstance(made, tuple) else (made, None)
-
-
-BIASES = {
-    "none": BiasCase(lambda x: None),
-    "Toeplitz": BiasCase(lambda x: hw.Toeplitz(x.values), ("values",)),
-    "fixed Toeplitz": BiasCase(lambda x: hw.Toeplitz(x.fixed), ("fixed",), learned=False),
-    "clipped": BiasCase(lambda x: hw.Toeplitz.clipped(x.buckets, x.length, x.length), ("buckets",)),
-    "segments": BiasCase(lambda x: hw.SegmentTable(x.table, x.segments, x.segments), ("table",)),
-    "low rank": BiasCase(lambda x: hw.LowRank(x.left, x.right), ("left", "right")),
-    "matrix": BiasCase(lambda x: hw.Dense(x.matrix), ("matrix",)),
-    "Shaw": BiasCase(lambda x: (hw.RelativeKeys(x.keys), hw.RelativeValues(x.on_values)), ("keys", "on_values")),
-}
+Attend = Callable[[Inputs], Tensor]
 
 
 @dataclass(frozen=True)
@@ -134,15 +36,16 @@ class Row:
     causal: bool = False
     dropout: float = 0.0
     compiled: bool = False  # FlexAttention: its settings come from `benchmarks.flex_tiles`
+    form: Form = field(default_factory=Form)
 
     @property
     def wanted(self) -> tuple[str, ...]:
         return BIASES[self.bias].wanted
 
     @property
-    def task(self) -> tuple[str, bool]:
+    def task(self) -> tuple[Form, str, bool]:
         """Name the task; rows of one task have the same result."""
-        return self.bias, self.causal
+        return self.form, self.bias, self.causal
 
 
 def train(attend: Attend, x: Inputs, wanted: tuple[str, ...]) -> dict[str, Tensor]:
@@ -155,7 +58,9 @@ def train(attend: Attend, x: Inputs, wanted: tuple[str, ...]) -> dict[str, Tenso
 def by_torch(backend: SDPBackend | None, causal: bool = False, dropout: float = 0.0) -> Row:
     def attend(x: Inputs) -> Tensor:
         with chosen_backend(backend):
-            return F.scaled_dot_product_attention(x.q, x.k, x.v, is_causal=causal, dropout_p=dropout)
+            return F.scaled_dot_product_attention(
+                x.q, x.k, x.v, is_causal=causal, dropout_p=dropout, enable_gqa=x.form.groups > 1
+            )
 
     return Row({"": attend}, causal=causal, dropout=dropout)
 
@@ -185,10 +90,12 @@ def by_torch_with_matrix(bias: str, backends: dict[str, SDPBackend | None]) -> R
 
 
 def by_headway(bias: str, backend: str, causal: bool = False, dropout: float = 0.0) -> Row:
+    case = BIASES[bias]
+
     def attend(x: Inputs) -> Tensor:
-        of_scores, of_values = BIASES[bias].pair(x)
+        of_scores, of_values = case.pair(x)
         output: Tensor = hw.attention(
-            x.q, x.k, x.v, of_scores, of_values, causal=causal, dropout=dropout, backend=backend
+            x.q, x.k, x.v, of_scores, of_values, causal=causal, dropout=dropout, backend=backend, **case.masked(x)
         )
         return output
 

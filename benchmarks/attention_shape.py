@@ -10,7 +10,8 @@ from typing import Any
 import torch
 import torch.utils.deterministic
 
-from benchmarks.attention_rows import MODES, SEED, Attend, Inputs, Row, rows, train
+from benchmarks.attention_inputs import BIASES, Form, Inputs
+from benchmarks.attention_rows import MODES, SEED, Attend, Row, train
 from benchmarks.flex_tiles import Shape, first_line, prepare_compiler, settings
 from benchmarks.parity import Judge, is_right, judge, kept_by_dropout
 from benchmarks.replays import (
@@ -29,15 +30,15 @@ SURE_RIGHT = 3  # of FlexAttention's fastest tiles, how many are checked before 
 LATE = 10.0  # seconds after a shape's time is over from which on nothing that can be left out is begun
 Results = dict[str, dict[str, Any]]  # what is found of each row at one shape
 Call = tuple[str, str]  # the name of a row, and a mode
+Task = tuple[Form, str, bool, str]  # form, bias, whether causal; with dropout, the row that alone has this result
 
 
 class Bench:
     """One run: its rows and shapes, and all that it has found."""
 
-    def __init__(self, gpu: bool, shapes: tuple[Shape, ...], rounds: int) -> None:
+    def __init__(self, gpu: bool, shapes: tuple[Shape, ...], rounds: int, rows: dict[str, Row]) -> None:
         self.started = time.monotonic()
-        self.gpu, self.shapes, self.rounds = gpu, shapes, rounds
-        self.rows = rows(gpu)
+        self.gpu, self.shapes, self.rounds, self.rows = gpu, shapes, rounds, rows
         self.found: dict[Shape, Results] = {
             shape: {name: {"settings": {}, "chosen": {}} for name in self.rows} for shape in shapes
         }
@@ -47,34 +48,50 @@ class Bench:
     def tell(self, text: str) -> None:
         print(f"{time.monotonic() - self.started:5.0f} s  {text}", flush=True)
 
-    def inputs(self, shape: Shape) -> Inputs:
-        return Inputs(*shape, device="cuda" if self.gpu else "cpu")
+    def inputs(self, shape: Shape) -> dict[Form, Inputs]:
+        """Draw what the rows of each form read."""
+        reads: dict[Form, set[str]] = {}
+        for row in self.rows.values():
+            reads.setdefault(row.form, set()).update(BIASES[row.bias].reads)
+        device = "cuda" if self.gpu else "cpu"
+        return {form: Inputs(*shape, device, form=form, parameters=names) for form, names in reads.items()}
+
+    @property
+    def tasks(self) -> dict[Task, list[str]]:
+        """List the names of the rows of each task."""
+        tasks: dict[Task, list[str]] = {}
+        for name, row in self.rows.items():
+            tasks.setdefault((*row.task, name if row.dropout else ""), []).append(name)
+        return tasks
 
 
 def check(bench: Bench, shape: Shape) -> None:
     """Compare every setting of every row with the formula; rows of one task share what is exact."""
-    x, found = bench.inputs(shape), bench.found[shape]
-    tasks: dict[tuple[tuple[str, bool], str], list[str]] = {}
-    for name, row in bench.rows.items():
-        tasks.setdefault((row.task, name if row.dropout else ""), []).append(name)
-    for (task, with_dropout), names in tasks.items():
-        kept = None
-        if with_dropout:
-            try:
-                kept = kept_by_dropout(bench.rows[with_dropout].settings[""], x)
-            except RuntimeError as error:
-                found[with_dropout]["settings"][""] = {mode: {"problem": first_line(error)} for mode in MODES}
-                continue
-            found[with_dropout]["kept"] = kept.float().mean().item()
-        exact = judge(x, *task, kept)
-        for name in names:
-            row = bench.rows[name]
-            for setting, attend in row.settings.items():
-                found[name]["settings"][setting] = check_setting(exact, row, attend, x)
-            if row.compiled:
-                bench.judges[shape] = exact
-        del kept, exact
-        free_memory(bench.gpu)
+    inputs = bench.inputs(shape)
+    for task, names in bench.tasks.items():
+        check_task(bench, shape, task, names, inputs[task[0]])
+
+
+def check_task(bench: Bench, shape: Shape, task: Task, names: list[str], x: Inputs) -> None:
+    """Compare every setting of the rows of one task with the formula."""
+    found, kept = bench.found[shape], None
+    _, bias, causal, with_dropout = task
+    if with_dropout:
+        try:
+            kept = kept_by_dropout(bench.rows[with_dropout].settings[""], x)
+        except RuntimeError as error:
+            found[with_dropout]["settings"][""] = {mode: {"problem": first_line(error)} for mode in MODES}
+            return
+        found[with_dropout]["kept"] = kept.float().mean().item()
+    exact = judge(x, bias, causal, kept)
+    for name in names:
+        row = bench.rows[name]
+        for setting, attend in row.settings.items():
+            found[name]["settings"][setting] = check_setting(exact, row, attend, x)
+        if row.compiled:
+            bench.judges[shape] = exact
+    del kept, exact
+    free_memory(bench.gpu)
 
 
 def check_setting(exact: Judge, row: Row, attend: Attend, x: Inputs) -> dict[str, Any]:
@@ -103,7 +120,7 @@ def time_shape(bench: Bench, shape: Shape, deadline: float) -> None:
     if bench.gpu:
         torch.compiler.reset()
         prepare_compiler()
-    x, results = bench.inputs(shape), bench.found[shape]
+    (x,), results = bench.inputs(shape).values(), bench.found[shape]  # all rows have one form
     chosen = choose_settings(bench, shape, x)
     bench.tell(f"n = {shape[0]}: {len(chosen)} calls are ready")
     replays = {key: replays_in_a_row(each.milliseconds) for key, each in chosen.items()}
@@ -144,25 +161,34 @@ def choose_settings(bench: Bench, shape: Shape, x: Inputs) -> dict[Call, Chosen]
     pool = torch.cuda.graph_pool_handle() if bench.gpu else None
     chosen: dict[Call, Chosen] = {}
     for name, row in bench.rows.items():
-        found = bench.found[shape][name]
         attends = right_tiles(bench, shape, name, x) if row.compiled else row.settings
-        for mode in MODES:
-            for setting, attend in attends.items():
-                record = found["settings"][setting][mode]
-                if "parity" not in record or not is_right(record["parity"]):
-                    continue
-                run = run_of(row, attend, x, mode)
-                try:
-                    graph = capture(run, pool) if bench.gpu else None
-                    milliseconds = clock_milliseconds(run) if graph is None else replay_milliseconds(graph)
-                except Exception as error:
-                    record["problem"] = first_line(error)
-                    free_memory(bench.gpu)
-                    continue
-                record["milliseconds"] = milliseconds
-                if (name, mode) not in chosen or milliseconds < chosen[name, mode].milliseconds:
-                    chosen[name, mode] = Chosen(attend, run, graph, milliseconds)
-                    found["chosen"][mode] = setting
+        chosen |= choose_setting(bench, shape, name, attends, x, pool)
+    return chosen
+
+
+def choose_setting(
+    bench: Bench, shape: Shape, name: str, attends: dict[str, Attend], x: Inputs, pool: Any
+) -> dict[Call, Chosen]:
+    """Choose and capture the fastest correct setting of one row in each mode, if there is one."""
+    row, found = bench.rows[name], bench.found[shape][name]
+    chosen: dict[Call, Chosen] = {}
+    for mode in MODES:
+        for setting, attend in attends.items():
+            record = found["settings"][setting][mode]
+            if "parity" not in record or not is_right(record["parity"]):
+                continue
+            run = run_of(row, attend, x, mode)
+            try:
+                graph = capture(run, pool) if bench.gpu else None
+                milliseconds = clock_milliseconds(run) if graph is None else replay_milliseconds(graph)
+            except Exception as error:
+                record["problem"] = first_line(error)
+                free_memory(bench.gpu)
+                continue
+            record["milliseconds"] = milliseconds
+            if (name, mode) not in chosen or milliseconds < chosen[name, mode].milliseconds:
+                chosen[name, mode] = Chosen(attend, run, graph, milliseconds)
+                found["chosen"][mode] = setting
     return chosen
 
 

@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.attention_rows import BIASES, MODES, Attend, Inputs, by_flex, train
+from benchmarks.attention_inputs import BIASES, Inputs
+from benchmarks.attention_rows import MODES, Attend, by_flex, train
 from benchmarks.replays import Run, capture, replay_milliseconds
 
 Shape = tuple[int, int]  # length and batch size

@@ -26,8 +26,15 @@ IN_TABLE_1 = {  # of Chen et al. (2021b): rows and our encodings
 
 def newest(name: str) -> dict[str, Any]:
     """Read the newest committed result with a name, and its path."""
+    found = newest_or_none(name)
+    assert found is not None, f"{RESULTS} has no result of {name}"
+    return found
+
+
+def newest_or_none(name: str) -> dict[str, Any] | None:
+    """Read the newest committed result with a name, if there is one, and its path."""
     paths = sorted(RESULTS.glob(f"{name}_*.json"), key=lambda path: (path.name.split("_")[3][:10], path.name))
-    return {**json.loads(paths[-1].read_text()), "path": paths[-1].relative_to(ROOT)}
+    return {**json.loads(paths[-1].read_text()), "path": paths[-1].relative_to(ROOT)} if paths else None
 
 
 def pretraining() -> str:

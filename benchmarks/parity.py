@@ -2,7 +2,7 @@
 
 The formula is headway's `eager` backend, which shares no code with what it judges. It runs in float64 over the whole
 batch, a few sequences and heads at a time, and once more in the dtype of q, k and v. An implementation may err twice as
-much as that second run, in gradients three times, plus one rounding step of bfloat16.
+much as that second run, in gradients three times, plus one rounding step of that dtype.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 import headway as hw
-from benchmarks.attention_rows import AXES, BIASES, DROPOUT, HEADS, SEED, WIDTH, Attend, Inputs
+from benchmarks.attention_inputs import BIASES, Inputs
+from benchmarks.attention_rows import DROPOUT, SEED, Attend
 
 SCORES_AT_ONCE = 2**28  # 2 GiB in float64
-STEP = 2.0**-8  # of bfloat16
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ def judge(x: Inputs, bias: str, causal: bool, kept: Tensor | None = None) -> Jud
     """Run the formula twice. `kept`, (B, H, n, n), says which weights dropout kept."""
     truth = by_formula(x, bias, causal, torch.float64, kept)
     plain = by_formula(x, bias, causal, x.q.dtype, kept)
-    allowed = {}
+    step, allowed = torch.finfo(x.q.dtype).eps / 2, {}
     for name, exact in truth.items():
         times = 2 if name == "output" else 3
-        allowed[name] = times * distance(plain[name], exact) + STEP * exact.norm().item()
+        allowed[name] = times * distance(plain[name], exact) + step * exact.norm().item()
     return Judge(truth, allowed)
 
 
@@ -70,22 +70,20 @@ def by_formula(x: Inputs, bias: str, causal: bool, dtype: torch.dtype, kept: Ten
         grads = torch.autograd.grad(output, [getattr(part, name) for name in case.wanted], part.grad.to(output.dtype))
         found["output"][sequences, heads] = output.detach().double()
         for name, grad in zip(case.wanted, grads, strict=True):
-            if name in AXES:  # all sequences share it
-                whole = found[name][heads] if AXES[name] == 0 else found[name][:, heads]
-                whole += grad.double()
-            else:
-                found[name][sequences, heads] = grad.double()
+            found[name][x.place(name, sequences, heads)] += grad.double()
     return found
 
 
 def formula_output(x: Inputs, bias: str, causal: bool, kept: Tensor | None) -> Tensor:
     """Compute the formula's output; with `kept`, after a dropout that keeps these weights."""
-    of_scores, of_values = BIASES[bias].pair(x)
+    case = BIASES[bias]
+    of_scores, of_values = case.pair(x)
     if kept is None:
-        output: Tensor = hw.attention(x.q, x.k, x.v, of_scores, of_values, causal=causal, backend="eager")
+        masks = case.masked(x)
+        output: Tensor = hw.attention(x.q, x.k, x.v, of_scores, of_values, causal=causal, backend="eager", **masks)
         return output
-    assert of_values is None and not causal  # no row with dropout has either
-    scores = ((x.q * WIDTH**-0.5) @ x.k.mT).to(torch.promote_types(x.q.dtype, torch.float32))
+    assert of_values is None and not causal and not case.masks  # no row with dropout has any of them
+    scores = ((x.q * x.form.width**-0.5) @ x.k.mT).to(torch.promote_types(x.q.dtype, torch.float32))
     if of_scores is not None:
         scores = scores + of_scores.dense()
     return (scores.softmax(-1) * kept / (1 - DROPOUT)).to(x.v.dtype) @ x.v
@@ -93,11 +91,11 @@ def formula_output(x: Inputs, bias: str, causal: bool, kept: Tensor | None) -> T
 
 def pieces(x: Inputs) -> Iterator[tuple[slice, slice]]:
     """Yield sequences and heads, so few at a time that their scores fit into memory several times."""
-    of_head = x.length**2
-    heads = min(HEADS, max(1, SCORES_AT_ONCE // of_head))
-    sequences = max(1, SCORES_AT_ONCE // (HEADS * of_head)) if heads == HEADS else 1
+    of_head, every, groups = x.length**2, x.form.heads, x.form.groups
+    heads = min(every, max(1, SCORES_AT_ONCE // of_head // groups) * groups)  # all that share a head of the keys
+    sequences = max(1, SCORES_AT_ONCE // (every * of_head)) if heads == every else 1
     for first in range(0, x.batch, sequences):
-        for head in range(0, HEADS, heads):
+        for head in range(0, every, heads):
             yield slice(first, first + sequences), slice(head, head + heads)
 
 
@@ -106,14 +104,14 @@ def kept_by_dropout(attend: Attend, x: Inputs) -> Tensor:  # (B, H, n, n), boole
 
     With columns of the identity in place of the values the output shows the weights, and one that is not zero was kept.
     """
-    probe, device = copy.copy(x), x.q.device
-    kept = torch.empty(x.batch, HEADS, x.length, x.length, dtype=torch.bool, device=device)
+    probe, device, width = copy.copy(x), x.q.device, x.form.width
+    kept = torch.empty(x.batch, x.form.heads, x.length, x.length, dtype=torch.bool, device=device)
     identity = torch.eye(x.length, dtype=x.v.dtype, device=device)
-    for first in range(0, x.length, WIDTH):
-        columns = identity[:, first : first + WIDTH]
+    for first in range(0, x.length, width):
+        columns = identity[:, first : first + width]
         shown = columns.shape[1]
-        values = torch.nn.functional.pad(columns, (0, WIDTH - shown)).expand(x.v.shape).contiguous()
+        values = torch.nn.functional.pad(columns, (0, width - shown)).expand(x.v.shape).contiguous()
         probe.v = values.requires_grad_()
         torch.manual_seed(SEED)
-        kept[..., first : first + WIDTH] = attend(probe).detach()[..., :shown] != 0
+        kept[..., first : first + width] = attend(probe).detach()[..., :shown] != 0
     return kept

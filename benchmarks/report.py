@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable
 
-from benchmarks import attention_tables
+from benchmarks import attention_tables, cliff_table
 from benchmarks.attention_chart import draw_attention
 from benchmarks.model_tables import (
     ROOT,
@@ -19,6 +19,7 @@ from benchmarks.model_tables import (
     draw_costs,
     fused_on_cpu,
     newest,
+    newest_or_none,
     pretraining,
     pretraining_over_none,
     pretraining_short,
@@ -86,6 +87,12 @@ def attention_memory() -> str:
     return attention_tables.memory(newest("attention"))
 
 
+def cliffs() -> str:
+    """Write nothing, not even a heading, before there is a record."""
+    record = newest_or_none("cliffs")
+    return "" if record is None else cliff_table.page(record)
+
+
 def pretraining_wiki() -> str:
     return _curves("pretraining_wiki")
 
@@ -135,6 +142,7 @@ TABLES = {
     "attention_same_work": attention_same_work,
     "attention_bits": attention_bits,
     "attention_memory": attention_memory,
+    "cliffs": cliffs,
     "pretraining": pretraining,
     "pretraining_short": pretraining_short,
     "pretraining_over_none": pretraining_over_none,
@@ -169,8 +177,12 @@ def rendered(text: str) -> str:
     """Return a page with all of its tables written anew."""
     for name, make in TABLES.items():
         pattern = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        text = pattern.sub(lambda match, make=make: match[1] + make() + "\n" + match[2], text)
+        text = pattern.sub(lambda match, make=make: match[1] + _whole_lines(make()) + match[2], text)
     return text
+
+
+def _whole_lines(table: str) -> str:
+    return f"{table}\n" if table else ""
 
 
 def same_picture(ours: str, drawn: str) -> bool:

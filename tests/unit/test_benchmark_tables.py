@@ -7,7 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
-from benchmarks import attention, cpu_attention, pretraining, translation
+from benchmarks import attention, cliffs, cpu_attention, pretraining, translation
+from benchmarks.attention_shape import Bench
+from benchmarks.cliff_rows import CLIFFS, GENERAL, PEERS, rows
 from headway.bench.cost import CostConfig, CostTable, Measurement, Timing
 from headway.bench.terminal import fitting_tables
 
@@ -33,6 +35,27 @@ def test_attention():
     attention.print_times(shapes, "replayed", there)
     text = checked(there, *shapes)
     assert text.count("123.456 / 123.456") == len(rows) * len(shapes)
+
+
+def test_cliffs():
+    bench = Bench(True, cliffs.SHAPES, 1, rows(True, CLIFFS))
+    record = cliffs.record_of(bench, CLIFFS, {})
+    samples = {mode: {"milliseconds": [123.456]} for mode in attention.MODES}
+    for found in record["shapes"].values():
+        for row in found.values():
+            row["replayed"] = samples
+    record["host"] = {
+        "name": cliffs.HOST,
+        "aim": cliffs.HOST_AIM,
+        "rows": {name: {"from Python": samples} for name in ("headway", "headway" + GENERAL)},
+    }
+    record["host"]["rows"]["torch, no bias"] = {"from Python": {mode: {"milliseconds": [7.0]} for mode in samples}}
+    there = console()
+    cliffs.print_cells(record, there)
+    text = checked(there, "aim", "general", *(f"n={length}" for length, _ in cliffs.SHAPES))
+    assert text.count("1.00 / 1.00") == 2 * (2 * len(CLIFFS) + len(PEERS))
+    assert text.count("123.46 / 123.46") == 2
+    assert text.count("7.00 / 7.00") == 2  # in the name of a row, which both tables have
 
 
 def test_attention_on_a_cpu():

@@ -46,3 +46,19 @@ def test_every_call_is_traced(library, major, compiled):
     chosen = {kind: backend for group in groups for kind, backend in group["chosen"].items()}
     assert chosen["sum"] == chosen["everything"] == "triton" and chosen["edge keys and values"] == "eager"
     assert sum(group["group"].startswith("compiled") for group in groups) == compiled
+
+
+def test_rows_of_the_benchmark_of_cliffs_are_traced(library):
+    """What has no general kernel says so by name, and everything else has outputs and gradients of the right shapes."""
+    process = subprocess.run(
+        [sys.executable, HERE / "traced_cliffs.py", library], capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    lines = [json.loads(line) for line in process.stdout.splitlines()]
+    problems = {line["name"]: line["problem"] for line in lines if "problem" in line}
+    refused = ("Dense", "Transformer-XL", "DeBERTa")
+    assert {name for name, text in problems.items() if "'triton' cannot run this call" not in text} == set()
+    assert all(name.startswith(refused) and name.endswith("general kernels") for name in problems), problems
+    chosen = {line["name"]: line["backend"]["forward"] for line in lines if "backend" in line}
+    assert chosen["Toeplitz, D = 256"] == chosen["no bias, boolean key mask"] == "triton"
+    assert len(lines) == 56
