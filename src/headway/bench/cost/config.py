@@ -31,7 +31,8 @@ class CostConfig:
         modes: what is timed: training, inference, or both.
         baseline: row over which ratios are given.
         device: device to measure on: auto, cpu, cuda or cuda:N.
-        bf16, compile: autocast to bfloat16, and torch.compile; by default on a GPU only.
+        bf16: autocast to bfloat16; by default on a GPU only.
+        compile: use torch.compile; by default on a GPU only.
         graphs: replay steps as CUDA graphs, as our training does, so that the host's launches take no time; by default
             on a GPU only.
         dropout: probability of dropout of hidden states and of attention weights, in training.

@@ -39,9 +39,10 @@ class ConvertConfig:
         model: folder or Hub name of a BERT, RoBERTa, ... or headway model.
         to: the bias: tisa, diet-rel, diet-abs, t5 or alibi, with options as in tisa:kernels=5.
         mode: what happens to the position embeddings: supplement keeps them, replace takes them out.
-        max_length: tokens of the longest text that the model is for; as it was unless given. More needs mode replace.
-        start: fit (to what positions do to the scores, measured), equation (the same by Eq. 2 of the TISA
-            paper), zero or random; unless given, fit to replace and zero to supplement.
+        max_length: tokens of the longest text that the model is for; as in the original unless given. A larger number
+            needs mode replace.
+        start: start of the bias: fit (to what positions do to the scores, measured), equation (the same by Eq. 2 of the
+            TISA paper), zero or random; unless given, fit in mode replace and zero in mode supplement.
         text: a file of text such as the model reads: its first half to fit on, its second to compare on.
         lengths: numbers of tokens, such as 128,512,1024, at which the loss of masked words is measured; needs text.
         revision: branch, tag or commit of a model on the Hub.

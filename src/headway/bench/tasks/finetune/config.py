@@ -47,7 +47,8 @@ class Data:
     """The data of a sweep; each entry is [NAME[@SPLIT]=]SOURCE, see `TaskData.parse`.
 
     Args:
-        train: the task's training split, unless an entry names another data set with the same labels.
+        train: data to train on, [NAME[@SPLIT]=]SOURCE; the task's training split, unless an entry names another data
+            set with the same labels.
         dev: data to evaluate on during training; the score on the first entry chooses the best weights. The task's
             own dev split unless given.
         transfer: data to evaluate on after training, in all languages that the source has, never trained on.

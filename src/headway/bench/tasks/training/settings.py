@@ -20,7 +20,7 @@ class Steps:
 
     Args:
         steps: number of optimizer steps.
-        clip: maximum norm of all gradients together; nothing is no bound.
+        clip: maximum norm of all gradients together; none for no bound.
         bf16: autocast to bfloat16; by default on a GPU only.
         compile: use torch.compile; by default on a GPU only.
     """
@@ -165,7 +165,7 @@ class ModelChoice:
     """A preset with an encoding; `EncoderChoice` and `TranslatorChoice` say of which kind of model.
 
     Args:
-        preset: name of the model whose sizes are taken.
+        preset: name of a preset, which sets the sizes of the model.
         encoding: NAME[:OPTION=VALUE,...], such as diet-abs:rank=64,sharing=layer; headway list has the names.
         changes: other settings of the model's configuration, in place of the preset's.
     """

@@ -39,18 +39,21 @@ class ParallelData:
     """Parallel text: what to train on, what to choose by (dev), what to score (test), and how to tokenise it.
 
     Args:
-        source, target: training text: two files whose lines are pairs, one file of sentence TAB translation, a .jsonl
-            file, hub:NAME[:CONFIG[:SPLIT]], or builtin. Several joined by "+" are one corpus.
-        dev_source, dev_target: text to evaluate on during training, named likewise. Unless given, it is the dev split
-            of the source; of files that is a share `held_out` of their sentences.
+        source: training text: a text file whose lines `target` translates, one file of sentence TAB translation, a
+            .jsonl file, hub:NAME[:CONFIG[:SPLIT]], or builtin. Several joined by "+" are one corpus.
+        target: text file with a translation of each line of `source`, if that is a text file without translations.
+        dev_source: text to evaluate on during training, in one of the forms of `source`. Unless given, it is the dev
+            split of the source; of files that is a share `held_out` of their sentences.
+        dev_target: text file with a translation of each line of `dev_source`, likewise.
         languages: direction of jsonl and Hub rows, such as en-de.
         held_out: share of the sentences of files that are kept for evaluation.
         on_error: raise at rows that cannot be read, or skip and count them; in test sets they always raise.
         rules: which pairs to train on. Dev leaves out only pairs that are empty or too long, and only from its loss;
             `strict` does not apply to it.
         tokenizer: folder of a tokenizer; by default one is trained on the training pairs.
-        kind, vocab_size: kind and size of the tokenizer to train, see `train_vocabulary`; the default kind is word for
-            the built-in language and bpe for other text.
+        kind: kind of tokenizer to train, see `train_vocabulary`; by default word for the built-in language and bpe for
+            other text.
+        vocab_size: vocabulary size of the tokenizer to train.
         data: folder data/ of an earlier run, in place of all settings above except `languages`, which test sets need.
         translated: number of dev pairs to translate and score in each evaluation.
         test: test sets by name, which the saved model translates once and which are scored: two files with a comma
