@@ -145,21 +145,21 @@ def backend_of(row: Row, x: Inputs) -> dict[str, str]:
     return found
 
 
-def compile_ahead(names: list[str], shape: Shape, seconds: float) -> int:
+def compile_ahead(names: list[str], shape: Shape, seconds: float, gpu: bool = True) -> int:
     """Run calls once in processes of their own, which leave Triton's kernels in its cache on disk.
 
-    What does not run there, or not in time, is compiled later, and problems are seen then. Returns how many were done.
+    What does not run there, or not in time, is compiled later, and problems are seen then. Returns how many were made.
     """
     end = time.monotonic() + seconds
     processes = max(1, min(len(names), (os.cpu_count() or 2) - 2))
     with multiprocessing.get_context("spawn").Pool(processes) as pool:  # which ends its processes behind this block
-        answers = [pool.apply_async(run_once, (name, shape)) for name in names]
+        answers = [pool.apply_async(run_once, (name, shape, gpu)) for name in names]
         for answer in answers:
             answer.wait(max(0.0, end - time.monotonic()))
-        return sum(answer.ready() for answer in answers)
+        return sum(answer.ready() and answer.successful() for answer in answers)
 
 
-def run_once(name: str, shape: Shape, gpu: bool = True) -> None:
+def run_once(name: str, shape: Shape, gpu: bool) -> None:
     """Make one call of a row with one sequence: forward alone, and forward and backward."""
     cliff = name.removesuffix(GENERAL)
     row = rows(gpu, {cliff: CLIFFS[cliff]})[name]

@@ -165,6 +165,12 @@ def test_calls_that_are_made_ahead_are_those_of_the_rows(monkeypatch):
     assert made == [(CLIFFS["Toeplitz, D = 80"].form, BIASES["Toeplitz"].wanted, (1, 10, 16, 80))]
 
 
+def test_processes_make_calls_ahead():
+    name = "Toeplitz, D = 32" + GENERAL
+    assert cliff_rows.compile_ahead([name], (16, 3), 1000.0, gpu=False) == 1
+    assert cliff_rows.compile_ahead([name], (0, 3), 1000.0, gpu=False) == 0  # a call that cannot be made
+
+
 def test_padding_is_a_suffix_and_one_text_is_whole():
     x = Inputs(512, 32, "cpu")
     assert x.lengths.min() == 448 and x.lengths.max() == 512
