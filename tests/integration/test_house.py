@@ -34,7 +34,7 @@ ALLOWED = {  # room -> rooms it may import, beside storage.py (docs/architecture
         "bench/statistics",
     },
     "bench/cost": {*LIBRARY, "bench/processes", "bench/recording", "bench/statistics"},
-    "bench/claims": {"encodings", "models", "bench/cost", "bench/judge"},
+    "bench/claims": {"encodings", "models", "bench/cost", "bench/judge", "bench/statistics"},
     "bench/study": {
         *LIBRARY,
         "pretrained/analysis",

@@ -34,10 +34,25 @@ def ratio(values: Sequence[float], baseline: Sequence[float]) -> Spread:
     return spread([own / other for own, other in zip(values, baseline, strict=True)])
 
 
-def student_half_width(differences: Sequence[float]) -> float:
-    """Return half the width of Student's 95 % interval of the mean of at least two differences."""
+def student_half_width(differences: Sequence[float], *, comparisons: int = 1) -> float:
+    """Return half the width of Student's interval of the mean of at least two differences.
+
+    Args:
+        comparisons: number of such intervals that hold together with 95 % (Bonferroni).
+    """
     count = len(differences)
-    return _student(1 - LEVEL / 2, count - 1) * stdev(differences) / math.sqrt(count)
+    return _student(1 - LEVEL / (2 * comparisons), count - 1) * stdev(differences) / math.sqrt(count)
+
+
+def pooled_half_width(pooled: tuple[float, int], count: int, *, comparisons: int = 1) -> float:
+    """Return half the width of the interval of the difference of two means of `count` values each.
+
+    Args:
+        pooled: deviation of the values and its degrees of freedom, see `pooled_deviation`.
+        comparisons: number of such intervals that hold together with 95 % (Bonferroni).
+    """
+    deviation, degrees = pooled
+    return _student(1 - LEVEL / (2 * comparisons), degrees) * deviation * math.sqrt(2 / count)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -95,7 +95,8 @@ class Claim:
         numbers: the paper's, as printed there.
         scale: what the paper measured them on.
         contrasts: the comparisons that must all hold.
-        stand_in: comparisons that decide while there is no result for any of `contrasts`; the ledger says so.
+        stand_in: comparisons by the loss of pretraining. They stand beside `contrasts`, or in their place while there
+            is no result for any of these; the ledger says so.
         note: how we made the claim testable, where the paper does not say.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,15 @@ CLAIMS: tuple[Claim, ...] = (*diet.CLAIMS, *scalar.CLAIMS, *shaw.CLAIMS, *tisa.C
 def ledger(folder: Path) -> tuple[list[Entry], Results]:
     """Judge every claim by the results in a folder; return the entries and the results."""
     results = read_results(folder)
-    return [judge_claim(claim, results) for claim in CLAIMS], results
+    return judge_together(results), results
+
+
+def judge_together(results: Results) -> list[Entry]:
+    """Judge every claim, with intervals that hold together for all comparisons by one measure."""
+    entries = [judge_claim(claim, results) for claim in CLAIMS]
+    compared = {found.contrast for each in entries for found in each.findings if found.judgement is not None}
+    number = Counter(contrast.measure for contrast in compared)
+    return [judge_claim(claim, results, number) for claim in CLAIMS]
 
 
 def find_entry(key: str, entries: list[Entry]) -> Entry:
@@ -61,7 +70,7 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
         "difference": None if judgement is None else judgement.difference,
         "in_percent": contrast.by.relative,
         "interval": interval,
-        "noise_band": None if judgement is None or judgement.measured else judgement.half_width,
+        "noise_band": None if judgement is None or not judgement.has_band else judgement.half_width,
         "losses": None if finding.losses is None else list(finding.losses),
         "untestable": finding.untestable,
         "basis": "" if judgement is None else judgement.basis,

@@ -10,7 +10,9 @@ from statistics import fmean
 from headway.bench.claims.claim import Contrast
 from headway.bench.claims.samples import Results, Sample
 from headway.bench.claims.settings import Setting
+from headway.bench.statistics import pooled_deviation
 
+TRAINED = ("loss", "bleu")  # measures, beside those of fine-tuning, of how well a model was trained
 SEGMENTS = ("per-head", "input", "none", None)  # preferred first, where a claim does not say
 
 
@@ -22,8 +24,10 @@ class Paired:
         pairs: unit, better side, other side, difference.
         repeated: what a unit is: seed, round, head or row.
         between_seeds: the most that two seeds of any one encoding differ by; 0 if none was repeated.
-        between_pretrainings: the most that two pretrainings of one encoding differ by after fine-tuning, where the
-            two sides come from different pretrained models; 0 if none was repeated.
+        deviation: of models of one encoding that differ in their seed, pooled, with its degrees of freedom; None for
+            what no model was trained for, such as times, and where none was trained again.
+        models: number of models that were trained with each side, the fewer of both.
+        rates: of the parameters of both sides' encodings, where they differ and were not chosen from one grid.
         bootstrap: half the width of the interval over test sentences; 0 without one.
         losses: of pretraining, means of both sides; None where nothing was fine-tuned.
     """
@@ -34,8 +38,10 @@ class Paired:
     scale: str
     sources: tuple[str, ...]
     between_seeds: float
-    between_pretrainings: float
     bootstrap: float
+    deviation: tuple[float, int] | None = None
+    models: int = 1
+    rates: tuple[float, float] | None = None
     losses: tuple[float, float] | None = None
 
 
@@ -127,7 +133,8 @@ def _pairs(
         each = [100 * (x / y - 1) if contrast.by.relative else x - y for x, y in zip(a, b, strict=True)]
         pairs.append((unit, fmean(a), fmean(b), fmean(each)))
     used = [side[key] for keys in cells.values() for key in keys for side in (better, than)]
-    from_two = any(better[key].merit != than[key].merit for keys in cells.values() for key in keys)
+    of_models = _repeated(units[0]) == "seed" and not contrast.by.relative
+    trained = [{side[key].merit for keys in cells.values() for key in keys} for side in (better, than)]
     return Paired(
         pairs=tuple(pairs),
         repeated=_repeated(units[0]),
@@ -135,12 +142,20 @@ def _pairs(
         scale=_scale(used),
         sources=tuple(dict.fromkeys(sample.source for sample in used)),
         between_seeds=_between_seeds(contrast, results),
-        between_pretrainings=(
-            _between_pretrainings(contrast, blocks, results) if contrast.by.tuned and from_two else 0.0
-        ),
         bootstrap=_bootstrap(better, than, cells, results),
+        deviation=_deviation(contrast, blocks, results) if of_models else None,
+        models=min(map(len, trained)) if contrast.by.tuned else len(pairs),
+        rates=_unequal_rates(better, than) if contrast.by.tuned or contrast.measure in TRAINED else None,
         losses=_losses(better, than, cells) if contrast.by.tuned else None,
     )
+
+
+def _unequal_rates(better: Numbers, than: Numbers) -> tuple[float, float] | None:
+    """Return the rates of both sides' encodings, where both have parameters and did not choose from one grid."""
+    first, second = (next(iter(side.values())) for side in (better, than))
+    if first.rate is None or second.rate is None or first.rate == second.rate:
+        return None
+    return None if first.rate_chosen and second.rate_chosen else (first.rate, second.rate)
 
 
 def _losses(better: Numbers, than: Numbers, cells: dict[str, list[tuple[str, str]]]) -> tuple[float, float]:
@@ -163,7 +178,6 @@ def _pairs_with_bound(contrast: Contrast, asked: Setting, better: list[Sample], 
         scale=_scale(found),
         sources=tuple(dict.fromkeys(sample.source for sample in found)),
         between_seeds=0.0,
-        between_pretrainings=0.0,
         bootstrap=0.0,
     )
 
@@ -191,21 +205,30 @@ def _between_seeds(contrast: Contrast, results: Results) -> float:
     return max((max(each) - min(each) for each in values.values()), default=0.0)
 
 
-def _between_pretrainings(contrast: Contrast, blocks: Sequence[str], results: Results) -> float:
-    """Return by how much the mean over blocks may differ between two pretrainings of one encoding, all else equal.
+def _deviation(contrast: Contrast, blocks: Sequence[str], results: Results) -> tuple[float, int] | None:
+    """Return by how much models of one encoding deviate that differ in their seed alone, and its degrees of freedom.
 
-    In each block it is the most that was seen. A block for which nothing was pretrained again counts as 0.
+    Of fine-tuned models the seed is that of pretraining, and runs from one pretrained model are averaged. The deviation
+    of a mean over blocks follows from those of the blocks in which a model was trained again; others count as 0. Losses
+    on longer texts are taken to deviate as the loss of pretraining does.
     """
-    most = dict.fromkeys(blocks, 0.0)
-    values: dict[tuple[object, ...], dict[float, list[float]]] = {}
+    measure, tuned = contrast.measure, contrast.by.tuned
+    if measure.startswith("loss at "):
+        measure, blocks = "loss", ("",)
+    values: dict[str, dict[object, dict[object, list[float]]]] = {block: {} for block in blocks}
     for sample in results.samples:
-        if sample.measure == contrast.measure and sample.block in most:
-            same = (sample.block, sample.setting, sample.recipe or sample.group, sample.rate, sample.segments)
-            values.setdefault(same, {}).setdefault(sample.merit, []).append(sample.value)
-    for (block, *_), of_pretrainings in values.items():
-        means = [fmean(each) for each in of_pretrainings.values()]
-        most[str(block)] = max(most[str(block)], max(means) - min(means))
-    return math.hypot(*most.values()) / len(blocks)
+        if sample.measure == measure and sample.block in values:
+            same = (sample.setting, sample.recipe or sample.group, sample.rate, sample.segments)
+            model = sample.merit if tuned else sample.unit
+            values[sample.block].setdefault(same, {}).setdefault(model, []).append(sample.value)
+    found = []
+    for settings in values.values():
+        groups = [[fmean(each) for each in models.values()] for models in settings.values()]
+        if any(len(group) > 1 for group in groups):
+            found.append(pooled_deviation(groups))
+    if not found:
+        return None
+    return math.hypot(*(deviation for deviation, _ in found)) / len(blocks), min(degrees for _, degrees in found)
 
 
 def _bootstrap(better: Numbers, than: Numbers, cells: dict[str, list[tuple[str, str]]], results: Results) -> float:

@@ -21,6 +21,7 @@ class Sample:
         length: tokens of the sequences that were timed; None for other numbers.
         group: the whole configuration except encoding and seed. Numbers of different groups are never compared.
         rate: factor on the learning rate of the encoding's parameters; None if it has none.
+        rate_chosen: whether the rates were chosen from a grid that every encoding of the group was given.
         recipe: like `group`, but the same in all studies, so that numbers of one encoding and one recipe differ by
             their seeds alone. Empty where `group` is that already.
         merit: how well the run trained, higher is better. It chooses among rates, so that the compared number does not.
@@ -40,6 +41,7 @@ class Sample:
     group: str = ""
     recipe: str = ""
     rate: float | None = None
+    rate_chosen: bool = False
     merit: float = 0.0
     segments: str | None = None
     size: float = 0.0

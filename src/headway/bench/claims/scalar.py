@@ -12,12 +12,12 @@ from headway.bench.claims.diet import (
     EVEN_LOSS,
     EVEN_XTREME,
     LEARNED,
-    LOSS,
     MULTILINGUAL,
     SHAW,
     T5,
     TUPE,
     XTREME,
+    loss_margin,
     on_both,
 )
 
@@ -33,7 +33,7 @@ CLAIMS = (
         numbers="GLUE: ABS-SCALAR 85.0, input 84.8; XTREME: 56.8 (segments at the input), 56.5 (per head), input 55.3",
         scale=BOTH,
         contrasts=on_both(ABS, LEARNED),
-        stand_in=(Contrast(better=ABS, than=LEARNED, measure="loss", margin=LOSS),),
+        stand_in=(Contrast(better=ABS, than=LEARNED, measure="loss", margin=loss_margin(85.0, 84.8)),),
     ),
     Claim(
         key="rel-scalar-shaw",
@@ -55,8 +55,8 @@ CLAIMS = (
         scale=BOTH,
         contrasts=(*on_both(REL, REL_LAYER), *on_both(REL_LAYER, REL_HEAD)),
         stand_in=tuple(
-            Contrast(better=better, than=than, measure="loss", margin=LOSS)
-            for better, than in ((REL, REL_LAYER), (REL_LAYER, REL_HEAD))
+            Contrast(better=better, than=than, measure="loss", margin=loss_margin(*scores))
+            for better, than, scores in ((REL, REL_LAYER, (85.2, 85.0)), (REL_LAYER, REL_HEAD, (85.0, 84.9)))
         ),
     ),
     Claim(
@@ -67,7 +67,7 @@ CLAIMS = (
         numbers="GLUE: REL-SCALAR 85.2, ABS-SCALAR 85.0; XTREME: 58.2, 56.5 (segments per head), 57.6, 56.8 (input)",
         scale=BOTH,
         contrasts=on_both(REL, ABS),
-        stand_in=(Contrast(better=REL, than=ABS, measure="loss", margin=LOSS),),
+        stand_in=(Contrast(better=REL, than=ABS, measure="loss", margin=loss_margin(85.2, 85.0)),),
     ),
     Claim(
         key="scalar-rank",

@@ -6,10 +6,11 @@ Our text of the paper lacks the bodies of its tables; numbers are those that its
 from __future__ import annotations
 
 from headway.bench.claims.claim import SHAW, TISA, Claim, Contrast
-from headway.bench.claims.diet import EVEN_GLUE, EVEN_LOSS, GLUE, LEARNED, LOSS, REL, T5
+from headway.bench.claims.diet import EVEN_GLUE, EVEN_LOSS, GLUE, LEARNED, REL, T5
 
 ALBERT = "ALBERT base v2, kernels fitted and fine-tuned, no further pretraining; five runs on GLUE"
 BESIDE = "learned+tisa"
+LEAST = 0.012  # nats: 0.4 %, the least share of an error that the paper says is gone, of a loss of 3 (docs/league.md)
 RELATIVE = ("tisa", "shaw", T5, REL, "transformer-xl", "rope", "alibi")
 
 CLAIMS = (
@@ -21,7 +22,7 @@ CLAIMS = (
         numbers="S = 5: above the baseline on 7 of 8 GLUE tasks, 0.4 points on average; error reductions 0.4 to 6.5%",
         scale=ALBERT,
         contrasts=(Contrast(better=BESIDE, than=LEARNED, measure="glue", margin=GLUE),),
-        stand_in=(Contrast(better=BESIDE, than=LEARNED, measure="loss", margin=LOSS),),
+        stand_in=(Contrast(better=BESIDE, than=LEARNED, measure="loss", margin=LEAST),),
     ),
     Claim(
         key="kernels",
@@ -64,7 +65,7 @@ CLAIMS = (
         numbers="not as strong (no figure in the text)",
         scale=ALBERT,
         contrasts=(Contrast(better=LEARNED, than="tisa", measure="glue", margin=GLUE),),
-        stand_in=(Contrast(better=LEARNED, than="tisa", measure="loss", margin=LOSS),),
+        stand_in=(Contrast(better=LEARNED, than="tisa", measure="loss", margin=LEAST),),
         note="The paper supposes it is because its model was pretrained with embeddings. Ours is pretrained with TISA.",
     ),
     Claim(

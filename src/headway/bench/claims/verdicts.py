@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
 from headway.bench.claims.claim import Claim, Contrast
-from headway.bench.claims.pairing import Missing, find_pairs
+from headway.bench.claims.pairing import Missing, Paired, find_pairs
 from headway.bench.claims.samples import Results
 from headway.bench.judge import BOOTSTRAP, PLATEAU, SEEDS_BAND, STATED_BAND, WORST_FIRST, Judgement, judge
 
@@ -66,20 +67,29 @@ class Entry:
         return tuple(dict.fromkeys(command for finding in findings for command in finding.missing))
 
 
-def judge_claim(claim: Claim, results: Results) -> Entry:
-    """Judge all comparisons of a claim, or its stand-in where none of them has results."""
-    findings = tuple(judge_contrast(contrast, results) for contrast in claim.contrasts)
+def judge_claim(claim: Claim, results: Results, comparisons: Mapping[str, int] | None = None) -> Entry:
+    """Judge all comparisons of a claim, and the loss of pretraining beside them or, without results, in their place.
+
+    Args:
+        comparisons: number of comparisons by each measure, whose intervals hold together; 1 unless given.
+    """
+    number = comparisons or {}
+    findings, others = (
+        tuple(judge_contrast(contrast, results, number.get(contrast.measure, 1)) for contrast in contrasts)
+        for contrasts in (claim.contrasts, claim.stand_in)
+    )
+    others = tuple(finding for finding in others if finding.judgement is not None)
     unmeasured: tuple[Finding, ...] = ()
-    if claim.stand_in and all(finding.judgement is None for finding in findings):
-        others = tuple(judge_contrast(contrast, results) for contrast in claim.stand_in)
-        if any(finding.judgement is not None for finding in others):
-            findings, unmeasured = others, findings
+    if others and all(finding.judgement is None for finding in findings):
+        findings, unmeasured = others, findings
+    else:
+        findings += others
     worst = min((finding.verdict for finding in findings), key=WORST_FIRST.index)
     return Entry(claim=claim, verdict=worst, findings=findings, stood_in=bool(unmeasured), unmeasured=unmeasured)
 
 
-def judge_contrast(contrast: Contrast, results: Results) -> Finding:
-    """Judge one comparison."""
+def judge_contrast(contrast: Contrast, results: Results, comparisons: int = 1) -> Finding:
+    """Judge one comparison, whose interval holds together with those of `comparisons` in all."""
     found = find_pairs(contrast, results)
     if isinstance(found, Missing):
         return Finding(contrast=contrast, missing=found.commands, why_missing=found.why)
@@ -91,7 +101,10 @@ def judge_contrast(contrast: Contrast, results: Results) -> Finding:
         more_is_better=contrast.favours_more,
         unit=found.repeated,
         bands=bands,
-        between_pretrainings=found.between_pretrainings,
+        pooled=found.deviation,
+        models=found.models,
+        tuned=contrast.by.tuned,
+        comparisons=comparisons,
         between_models=contrast.by.noise if found.repeated == "head" else 0.0,
         digits=contrast.by.digits,
     )
@@ -102,19 +115,22 @@ def judge_contrast(contrast: Contrast, results: Results) -> Finding:
         than=fmean(than for _, _, than, _ in found.pairs),
         pairs=tuple((unit, better, than) for unit, better, than, _ in found.pairs),
         losses=found.losses,
-        untestable=_why_untestable(contrast, found.losses),
+        untestable=_why_untestable(contrast, found),
         blocks=found.blocks,
         scale=found.scale,
         sources=found.sources,
     )
 
 
-def _why_untestable(contrast: Contrast, losses: tuple[float, float] | None) -> str:
-    """Say which side's pretraining has hardly begun to learn, so that its scores say nothing of the encoding.
+def _why_untestable(contrast: Contrast, found: Paired) -> str:
+    """Say which side's pretraining has hardly begun to learn, or was not given a rate as the other was.
 
-    A model without positions is what its encoding makes it, however high its loss.
+    Its scores then say nothing of the encoding. A model without positions is what its encoding makes it, however high
+    its loss.
     """
-    for side, loss in zip(contrast.sides, losses or (), strict=False):
+    for side, loss in zip(contrast.sides, found.losses or (), strict=False):
         if side is not None and side.encoding.names != ("none",) and loss > PLATEAU:
             return f"{side} had not left the plateau of pretraining (loss {loss:.2f}, above {PLATEAU:g})"
+    if found.rates is not None:
+        return "positions at {:g} and {:g} times the rate, which were not chosen from one grid".format(*found.rates)
     return ""

@@ -101,21 +101,21 @@ def test_what_cannot_be_read_is_named(tmp_path, damage, message):
 
 def test_fine_tuning_is_of_the_best_rate_by_seed(tmp_path):
     pretraining(tmp_path, "diet-rel", encoding="diet-rel", loss=2.5)
-    finetuning(tmp_path, "diet-rel", "rte", [0.6, 0.7])
+    finetuning(tmp_path, "diet-rel", "stsb", [0.6, 0.7])
     finetuning(tmp_path, "diet-rel", "cola", [0.5, 0.5], segments="input", file="summary.json")
     samples = of(read_results(tmp_path), "glue")
-    assert [(s.block, s.value, s.unit) for s in samples if s.block == "rte"] == [
-        ("rte", pytest.approx(60.0), "seed 0.0"),
-        ("rte", pytest.approx(70.0), "seed 0.1"),
+    assert [(s.block, s.value, s.unit) for s in samples if s.block == "stsb"] == [
+        ("stsb", pytest.approx(60.0), "seed 0.0"),
+        ("stsb", pytest.approx(70.0), "seed 0.1"),
     ]
-    assert {s.block: s.segments for s in samples} == {"rte": "per-head", "cola": None}
+    assert {s.block: s.segments for s in samples} == {"stsb": "per-head", "cola": None}
     assert {s.merit for s in samples} == {-2.5}
 
 
 def test_a_fine_tuned_model_is_found_by_name_or_by_its_configuration(tmp_path):
     pretraining(tmp_path, "diet-rel", encoding="diet-rel")
-    finetuning(tmp_path, "diet-rel-input-segments", "rte", [0.6], model="/x/diet-rel/model", segments="input")
-    finetuning(tmp_path, "stranger", "rte", [0.9])
+    finetuning(tmp_path, "diet-rel-input-segments", "stsb", [0.6], model="/x/diet-rel/model", segments="input")
+    finetuning(tmp_path, "stranger", "stsb", [0.9])
     found = read_results(tmp_path)
     (sample,) = of(found, "glue")
     assert sample.setting == setting("diet-rel") and sample.segments == "input"
@@ -247,9 +247,9 @@ def study_results(size="gpu"):
     columns = [
         {"name": "Loss", "source": "pretrain", "value": "evaluation_loss", "task": ""},
         {"name": "Named", "source": "pretrain", "value": "masked_accuracy", "task": ""},
-        {"name": "RTE", "source": "finetune", "value": "score", "task": "rte"},
+        {"name": "STS-B", "source": "finetune", "value": "score", "task": "stsb"},
         {"name": "256 tokens", "source": "lengths", "value": "256", "task": ""},
-        {"name": "Avg", "source": "mean", "value": "", "task": "RTE"},
+        {"name": "Avg", "source": "mean", "value": "", "task": "STS-B"},
     ]
     return {
         "study": {"name": "encodings", "size": size},
@@ -274,6 +274,29 @@ def test_studies_give_the_seeds_of_their_cells(tmp_path):
     assert [s.segments for s in of(found, "glue")] == ["input"] * 2
     assert {s.rate for s in found.samples} == {10.0} and "bert-small, 7M tokens" in found.samples[0].scale
     assert [s.value for s in of(found, "position rank")] == [5.0, 6.0]
+
+
+def test_probes_and_tasks_at_chance_and_further_trainings_are_no_benchmarks(tmp_path):
+    study = study_results()
+    read = [("stsb", "score"), ("xnli", "transfer/xnli/accuracy"), ("squad", "transfer/mlqa/f1")]
+    others = [("probe:swap", "transfer/probe:swap/accuracy"), ("squad", "dev/f1"), ("rte", "score"), ("mrpc", "score")]
+    columns = [
+        *({"name": task, "source": "finetune", "task": task, "value": value} for task, value in (*read, *others)),
+        {"name": "256 tokens, trained on", "source": "lengths", "value": "256", "task": "longer"},
+    ]
+    cells = [{"t": {"values": {"0": 50.0}}} for _ in columns]
+    write(tmp_path / "studies/league/results.json", {**study, "columns": columns, "cells": cells})
+    found = read_results(tmp_path)
+    assert [s.block for s in of(found, "glue")] == ["stsb"]
+    assert [s.block for s in of(found, "xtreme")] == ["xnli", "squad"] and len(of(found, "xnli")) == 1
+    assert of(found, "loss at 2 x length") == []
+
+
+def test_the_rate_that_a_row_chose_is_its_rate(tmp_path):
+    study = study_results()
+    study["pretraining"][0] |= {"learning_rate": 1e-3, "position_rate": 3.0}
+    write(tmp_path / "studies/league/results.json", study)
+    assert {(s.rate, s.rate_chosen) for s in of(read_results(tmp_path), "loss")} == {(3.0, True)}
 
 
 def test_the_built_in_language_decides_nothing(tmp_path):

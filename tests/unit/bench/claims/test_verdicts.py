@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from scipy.stats import t as student
 
 from headway.bench.claims.claim import Claim, Contrast
-from headway.bench.claims.ledger import CLAIMS
+from headway.bench.claims.ledger import CLAIMS, judge_together
 from headway.bench.claims.samples import Results, Sample
 from headway.bench.claims.settings import Setting, complete_choice
 from headway.bench.claims.show import write_finding
@@ -14,7 +17,7 @@ from headway.bench.claims.verdicts import judge_claim, judge_contrast
 A, B = "rope", "learned"
 
 
-def samples(name, values, *, measure="glue", **rest):
+def samples(name, values, *, measure="bleu", **rest):
     known = {"measure": measure, "setting": Setting.of({"encoding": name}), "source": f"results/{name}"}
     return [Sample(**{**known, "value": value, "unit": f"seed {seed}", **rest}) for seed, value in enumerate(values)]
 
@@ -23,7 +26,12 @@ def results(*parts, errors=None):
     return Results(samples=tuple(sample for part in parts for sample in part), errors=errors or {})
 
 
-def contrast(kind="above", margin=0.5, measure="glue", **rest):
+def rounds(*arguments, **rest):
+    """Numbers that are paired, as rounds of timing are, and not of models that were trained."""
+    return [replace(each, unit=each.unit.replace("seed", "round")) for each in samples(*arguments, **rest)]
+
+
+def contrast(kind="above", margin=0.5, measure="bleu", **rest):
     return Contrast(better=A, than=B, measure=measure, kind=kind, margin=margin, **rest)
 
 
@@ -36,29 +44,29 @@ def test_less_may_be_what_favours_a_claim(kind):
 
 def test_three_pairs_have_students_interval():
     found = judge_contrast(
-        contrast(), results(samples("rope", [81.0, 82.0, 84.0]), samples("learned", [80.0, 80.0, 80.0]))
+        contrast(), results(rounds("rope", [81.0, 82.0, 84.0]), rounds("learned", [80.0, 80.0, 80.0]))
     )
     assert found.judgement.difference == pytest.approx(7 / 3)
     # by hand: differences 1, 2, 4; standard deviation 1.5275; t of 2 degrees of freedom 4.3027
     assert found.judgement.half_width == pytest.approx(4.30265 * 1.527525 / 3**0.5, rel=1e-5)
-    assert found.judgement.measured and found.judgement.basis == "95 % interval over 3 seeds"
+    assert found.judgement.measured and found.judgement.basis == "95 % interval over 3 rounds"
     assert found.verdict == "not seen"
 
 
-def test_pairs_are_of_one_seed():
-    ours = samples("rope", [80.0, 70.0, 60.0, 99.0])
-    found = judge_contrast(contrast(), results(ours, samples("learned", [78.9, 69.0, 58.9])))
-    assert [unit for unit, *_ in found.pairs] == ["seed 0", "seed 1", "seed 2"]
-    assert found.verdict == "supported"  # though seeds differ by 20 points
+def test_pairs_are_of_one_round():
+    ours = rounds("rope", [80.0, 70.0, 60.0, 99.0])
+    found = judge_contrast(contrast(), results(ours, rounds("learned", [78.9, 69.0, 58.9])))
+    assert [unit for unit, *_ in found.pairs] == ["round 0", "round 1", "round 2"]
+    assert found.verdict == "supported"  # though rounds differ by 20 points
 
 
 def test_one_seed_has_no_interval_and_must_exceed_the_stated_noise():
-    near = judge_contrast(contrast(), results(samples("rope", [80.9]), samples("learned", [80.0])))
-    far = judge_contrast(contrast(), results(samples("rope", [81.1]), samples("learned", [80.0])))
+    near = judge_contrast(contrast(), results(samples("rope", [80.4]), samples("learned", [80.0])))
+    far = judge_contrast(contrast(), results(samples("rope", [80.6]), samples("learned", [80.0])))
     assert (near.verdict, far.verdict) == ("not seen", "supported")
     assert (
         not far.judgement.measured
-        and far.judgement.half_width == 1.0
+        and far.judgement.half_width == 0.5
         and far.judgement.basis == "1 seed, no interval; noise band that we state"
     )
 
@@ -70,47 +78,78 @@ def test_seeds_that_differ_by_more_than_stated_widen_the_band():
     assert found.verdict == "not seen"
 
 
-def test_what_pretrainings_of_one_encoding_differ_by_widens_an_interval_of_fine_tuning():
-    def of(name, values, merit, *, block="stsb", study="a", recipe="r"):
-        return samples(name, values, merit=merit, block=block, group=f"study {study}", recipe=recipe)
-
-    ours, theirs = of("rope", [85.0, 85.1, 84.9], -3.0), of("learned", [80.0, 80.0, 80.0], -3.1)
-    once = judge_contrast(contrast(), results(ours, theirs))
-    assert once.verdict == "supported" and once.judgement.half_width < 0.3
-    again = of("t5", [70.0, 72.0], -3.2) + of("t5", [77.0], -3.3, study="b")  # a second pretraining
-    widened = judge_contrast(contrast(), results(ours, theirs, again))
-    assert widened.judgement.half_width == pytest.approx((once.judgement.half_width**2 + 6.0**2) ** 0.5)
-    assert widened.verdict == "not seen" and "(±6.0)" in widened.judgement.basis
-    unlike = of("t5", [20.0], -3.4, study="c", recipe="another")
-    assert judge_contrast(contrast(), results(ours, theirs, again, unlike)).judgement.half_width == pytest.approx(
-        widened.judgement.half_width
-    )
-    ours, theirs = (
-        ours + of("rope", [50.0] * 3, -3.0, block="rte"),
-        theirs + of("learned", [50.0] * 3, -3.1, block="rte"),
-    )
-    mean = judge_contrast(contrast(), results(ours, theirs, again))
-    assert mean.judgement.half_width == pytest.approx(
-        ((once.judgement.half_width / 2) ** 2 + 3.0**2) ** 0.5
-    )  # one of two tasks
-
-
-def test_seeds_of_whole_runs_are_not_widened():
-    """Of translation, each seed is a training of its own, and has a merit of its own."""
-    scores = {"rope": [32.0, 32.1, 31.9], "learned": [30.0, 30.1, 29.9], "t5": [20.0, 29.0]}
-    runs = [
-        samples(name, [value], measure="bleu", unit=f"seed {seed}", merit=-seed - value / 100, block="x")
-        for name, values in scores.items()
+def pretrained(name, by_model, *, block="stsb", **rest):
+    """Scores of models that were fine-tuned several times each."""
+    return [
+        Sample(measure="glue", setting=Setting.of({"encoding": name}), value=value, unit=f"seed {model}.{seed}",
+               block=block, merit=-3.0 - model / 100, source=name, **rest)
+        for model, values in enumerate(by_model)
         for seed, value in enumerate(values)
+    ]  # fmt: skip
+
+
+def test_fine_tuned_models_are_judged_by_the_deviation_of_pretrainings():
+    ours, theirs = pretrained("rope", [[85.0, 85.1, 84.9]]), pretrained("learned", [[80.0, 80.0, 80.0]])
+    once = judge_contrast(contrast(measure="glue"), results(ours, theirs))
+    assert once.verdict == "not seen" and "what another gives is not known" in once.judgement.basis
+    assert "(no interval)" in write_finding(once)
+    again = [pretrained(name, [[70.0, 72.0], [77.0, 77.0], [72.0, 74.0]]) for name in ("t5", "tisa")]
+    found = judge_contrast(contrast(measure="glue"), results(ours, theirs, *again))
+    # by hand: means 71, 77, 73 of each; squares 18.667 a row; 37.333 over 4 degrees of freedom
+    deviation = (37.33333 / 4) ** 0.5
+    assert found.judgement.half_width == pytest.approx(student.ppf(0.975, 4) * deviation * 2**0.5, rel=1e-4)
+    assert found.judgement.measured and "4 degrees of freedom" in found.judgement.basis
+    unlike = [pretrained("alibi", [[20.0], [90.0]], recipe="another"), pretrained("shaw", [[1.0], [99.0]], block="rte")]
+    assert judge_contrast(contrast(measure="glue"), results(ours, theirs, *again, unlike[1])) == found
+    wider = judge_contrast(contrast(measure="glue"), results(ours, theirs, *again, unlike[0]))
+    assert wider.judgement.half_width > found.judgement.half_width, "its seeds deviate, whatever its recipe"
+
+
+def test_more_pretrainings_narrow_the_interval_and_means_of_tasks_have_the_deviation_of_each():
+    four = [[70.0], [71.0], [72.0], [71.0]]
+    ours, theirs = pretrained("rope", [[each[0] + 9.0] for each in four]), pretrained("learned", four)
+    found = judge_contrast(contrast(measure="glue"), results(ours, theirs)).judgement
+    deviation = (2 * 2.0 / 6) ** 0.5
+    assert found.half_width == pytest.approx(student.ppf(0.975, 6) * deviation * (2 / 4) ** 0.5)
+    assert found.verdict == "supported" and "4 models a side" in found.basis
+    known = [pretrained(name, [[50.0]] * 4, block="rte") for name in ("rope", "learned")]
+    both = judge_contrast(contrast(measure="glue"), results(ours, theirs, *known)).judgement
+    assert both.half_width == pytest.approx(found.half_width / 2), "one of two tasks does not deviate"
+
+
+def test_comparisons_by_one_measure_hold_together():
+    four = [[70.0], [71.0], [72.0], [71.0]]
+    numbers = results(pretrained("rope", [[each[0] + 3.0] for each in four]), pretrained("learned", four))
+    alone, one_of = (judge_contrast(contrast(measure="glue"), numbers, count).judgement for count in (1, 20))
+    ratio = student.ppf(1 - 0.05 / 40, 6) / student.ppf(0.975, 6)
+    assert one_of.half_width == pytest.approx(alone.half_width * ratio)
+    assert "one of 20 that hold together" in one_of.basis and "together" not in alone.basis
+    timed = results(rounds("rope", [81.0, 82.0, 84.0]), rounds("learned", [80.0] * 3))
+    halves = [judge_contrast(contrast(), timed, count).judgement.half_width for count in (1, 20)]
+    assert halves[1] / halves[0] == pytest.approx(student.ppf(1 - 0.05 / 40, 2) / student.ppf(0.975, 2))
+    losses = [
+        samples(name, [value], measure="loss")
+        for name, value in (("learned", 3.0), ("diet-rel", 2.9), ("t5", 2.9), ("learned+tisa", 2.8))
     ]
-    assert judge_contrast(contrast(measure="bleu"), results(*runs)).judgement.half_width < 0.1
+    entries = judge_together(results(*losses, samples("tisa", [1.0, 1.1, 1.2, 1.3, 1.4], measure="loss")))
+    compared = {found.contrast for entry in entries for found in entry.findings if found.judgement is not None}
+    together = {found.judgement.basis for entry in entries for found in entry.findings if found.judgement is not None}
+    assert len(compared) > 2 and all(f"one of {len(compared)} that" in basis for basis in together)
 
 
-def test_two_ways_to_fine_tune_one_pretrained_model_are_not_widened():
-    ours = samples("rope", [85.0, 85.1, 84.9], merit=-3.0, block="stsb")
-    theirs = samples("learned", [80.0, 80.0, 80.0], merit=-3.0, block="stsb")
-    again = samples("t5", [70.0], merit=-3.2, block="stsb") + samples("t5", [77.0], merit=-3.3, block="stsb")
-    assert judge_contrast(contrast(), results(ours, theirs, again)).judgement.half_width < 0.3
+def test_translations_are_judged_by_the_deviation_of_all_encodings_seeds():
+    scores = {"rope": [32.0, 32.1, 31.9], "learned": [30.0, 30.1, 29.9], "t5": [20.0, 22.0]}
+    runs = [samples(name, values, block="x") for name, values in scores.items()]
+    found = judge_contrast(contrast(), results(*runs, samples("tisa", [1.0, 99.0], block="y"))).judgement
+    deviation = ((0.02 + 0.02 + 2.0) / 5) ** 0.5
+    assert found.half_width == pytest.approx(student.ppf(0.975, 5) * deviation * (2 / 3) ** 0.5)
+    assert found.verdict == "supported" and "3 models a side" in found.basis
+
+
+def test_two_ways_to_fine_tune_one_pretrained_model_say_nothing_of_another():
+    ours, theirs = pretrained("rope", [[85.0, 85.1, 84.9]]), pretrained("learned", [[80.0, 80.0, 80.0]])
+    again = pretrained("t5", [[70.0], [77.0]])  # one degree of freedom
+    assert judge_contrast(contrast(measure="glue"), results(ours, theirs, again)).verdict == "not seen"
 
 
 def test_bootstrap_over_sentences_counts_where_it_is_wider():
@@ -124,7 +163,7 @@ def test_bootstrap_over_sentences_counts_where_it_is_wider():
 
 def test_results_under_an_earlier_name_count_where_there_are_no_others():
     numbers = [samples("diet-rel", [82.0]), samples("learned", [80.0])]
-    asked = Contrast(better="rel-scalar", than=B, measure="glue", margin=0.5)
+    asked = Contrast(better="rel-scalar", than=B, measure="bleu", margin=0.5)
     assert judge_contrast(asked, results(*numbers)).better == 82.0
     assert judge_contrast(asked, results(*numbers, samples("rel-scalar", [83.0], block=""))).better == 83.0
 
@@ -162,11 +201,24 @@ def test_the_rate_is_chosen_by_how_it_trains_not_by_the_outcome():
     slow = samples("tisa", [90.0], rate=1.0, merit=-5.0)
     fast = samples("tisa", [60.0], rate=10.0, merit=-3.0)
     found = judge_contrast(
-        Contrast(better="tisa", than=B, measure="glue"),
+        Contrast(better="tisa", than=B, measure="bleu"),
         results(slow, fast, samples("learned", [70.0], rate=1.0)),
     )
-    assert found.better == 60.0 and found.verdict == "contradicted"
+    assert found.better == 60.0 and found.judgement.verdict == "contradicted"
+    assert found.verdict == "not testable" and "not chosen from one grid" in write_finding(found)
     assert "at 1 and 10 times the rate" in found.scale
+
+
+def test_encodings_that_chose_their_rates_from_one_grid_are_compared():
+    asked = Contrast(better="tisa", than=B, measure="bleu")
+    for chosen, expected in (((True, True), "contradicted"), ((True, False), "not testable")):
+        ours, theirs = (
+            samples(name, [value], rate=rate, rate_chosen=own)
+            for name, value, rate, own in zip(("tisa", B), (60.0, 70.0), (10.0, 3.0), chosen, strict=True)
+        )
+        assert judge_contrast(asked, results(ours, theirs)).verdict == expected
+    fixed = results(samples("tisa", [60.0], rate=10.0), samples("rope", [70.0]))
+    assert judge_contrast(replace(asked, than="rope"), fixed).verdict == "contradicted", "rope has no rate to be given"
 
 
 def test_relative_measures_are_in_percent_of_the_second_side():
@@ -183,8 +235,8 @@ def claim(*contrasts, stand_in=()):
 
 def test_a_claim_is_no_better_than_its_worst_part():
     held = contrast()
-    absent = Contrast(better="alibi", than=B, measure="glue")
-    turned = Contrast(better=B, than=A, measure="glue")
+    absent = Contrast(better="alibi", than=B, measure="bleu")
+    turned = Contrast(better=B, than=A, measure="bleu")
     unsure = contrast("above", 50.0)
     numbers = results(samples("rope", [90.0]), samples("learned", [70.0]))
     for parts, expected in (
@@ -197,14 +249,20 @@ def test_a_claim_is_no_better_than_its_worst_part():
         assert judge_claim(claim(*parts), numbers).verdict == expected
 
 
-def test_a_stand_in_decides_only_while_nothing_is_measured_and_says_so():
+def test_the_loss_stands_beside_scores_and_in_their_place_while_there_are_none():
     asked = claim(contrast(), stand_in=(contrast(measure="loss", margin=0.01),))
     losses = samples("rope", [3.0], measure="loss") + samples("learned", [4.0], measure="loss")
     entry = judge_claim(asked, results(losses))
     assert (entry.verdict, entry.stood_in) == ("supported", True)
-    assert any("headway finetune" in command for command in entry.missing)
-    entry = judge_claim(asked, results(losses, samples("rope", [70.0]), samples("learned", [80.0])))
-    assert (entry.verdict, entry.stood_in) == ("contradicted", False)
+    assert any("headway translate" in command for command in entry.missing)
+    for ours, expected in ((90.0, "supported"), (80.1, "not seen"), (70.0, "contradicted")):
+        entry = judge_claim(asked, results(losses, samples("rope", [ours]), samples("learned", [80.0])))
+        assert (entry.verdict, entry.stood_in) == (expected, False)
+        assert [finding.contrast.measure for finding in entry.findings] == ["bleu", "loss"]
+    worse = samples("rope", [4.5], measure="loss") + samples("learned", [4.0], measure="loss")
+    entry = judge_claim(asked, results(worse, samples("rope", [90.0]), samples("learned", [80.0])))
+    assert entry.verdict == "contradicted", "where loss and scores differ, the claim is not supported"
+    assert judge_claim(asked, results(samples("rope", [90.0]), samples("learned", [80.0]))).verdict == "supported"
     assert judge_claim(asked, results()).verdict == "not tested"
 
 
@@ -237,7 +295,7 @@ def made(contrasts, *, holds):
     return Results(
         samples=tuple(
             Sample(measure=measure, setting=setting, value=value + 1000.0 * ("time" in measure), unit=f"seed {n}",
-                   segments=segments, length=length, source="s")
+                   segments=segments, length=length, merit=-n / 100, source="s")
             for (_, measure, segments, length), (setting, value) in by_choice.items()
             for n in range(3)
         )
@@ -264,14 +322,14 @@ def test_keys_are_distinct_and_every_claim_says_where_it_stands():
 
 def test_scores_of_a_model_that_has_hardly_begun_to_learn_do_not_count():
     def found(merit, name="learned"):
-        ours = samples("rope", [85.0, 85.1, 84.9], merit=-3.0, block="stsb")
-        theirs = samples(name, [80.0, 80.0, 80.0], merit=merit, block="stsb")
+        ours = pretrained("rope", [[85.0], [85.1], [84.9]])
+        theirs = [replace(each, merit=each.merit + 3.0 + merit) for each in pretrained(name, [[80.0], [80.0], [80.0]])]
         asked = Contrast(better="rope", than=name, measure="glue", margin=0.5)
         return judge_contrast(asked, results(ours, theirs))
 
-    assert found(-4.9).verdict == "supported" and "(losses 3.00, 4.90)" in write_finding(found(-4.9))
+    assert found(-4.9).verdict == "supported" and "(losses 3.01, 4.91)" in write_finding(found(-4.9))
     assert found(-5.4).verdict == "not testable"
-    assert "learned had not left the plateau of pretraining (loss 5.40, above 5)" in write_finding(found(-5.4))
+    assert "learned had not left the plateau of pretraining (loss 5.41, above 5)" in write_finding(found(-5.4))
     assert found(-5.4).judgement.difference == pytest.approx(5.0)  # is shown
     assert found(-6.1, "none").verdict == "supported"  # that is what a model without positions is
 

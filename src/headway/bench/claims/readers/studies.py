@@ -8,7 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headway.bench.claims.readers.encoders import SINGLE, Pretrained, analysis, by_length, heads, without_shared
+from headway.bench.claims.readers.encoders import (
+    GLUE,
+    SINGLE,
+    XTREME,
+    Pretrained,
+    analysis,
+    by_length,
+    heads,
+    without_shared,
+)
 from headway.bench.claims.samples import Sample, naming
 from headway.bench.claims.settings import Setting
 from headway.encodings.choice import EncodingChoice, with_one_encoding
@@ -46,7 +55,8 @@ def _run(found: Mapping[str, Any], row: Mapping[str, Any], path: Path) -> Pretra
         length=text.get("length", 1),
         group=f"study {path.parent.name}",
         without_steps=f"study {path.parent.name}",
-        rate=row.get("position_rate", 1.0) if setting.has_parameters else None,
+        rate=first.get("position_rate", row.get("position_rate", 1.0)) if setting.has_parameters else None,
+        rate_chosen="learning_rate" in first,
         tokens=float(first["tokens"]),
         loss=first["evaluation_loss"],
         scale=f"{_preset(found)}{size} (study {about['name']}, size {about['size']})",
@@ -70,20 +80,27 @@ def _cells(found: Mapping[str, Any], row: Mapping[str, Any], first: Pretrained) 
         for seed, value in cells[row["name"]]["values"].items():
             pretrained, several, _ = seed.partition(".")  # and the seed of fine-tuning
             run = replace(first, seed=seed, loss=losses.get(pretrained, first.loss) if several else first.loss)
-            if source == "lengths":
+            if source == "lengths" and not column["task"]:  # those of a task are after a further training
                 yield from by_length({column["value"]: value}, run, run.source)
             elif source == "pretrain" and column["value"] == "evaluation_loss":
-                yield run.sample("loss", value)
-            elif source == "finetune" and column["value"].startswith("transfer/"):
-                measures = ("xtreme", "xnli") if column["value"].startswith("transfer/xnli/") else ("xtreme",)
-                for measure in measures:
-                    yield run.sample(measure, value, block=column["name"], recipe=recipe, segments=segments)
-            elif source == "finetune" and column["task"] not in SINGLE:
-                yield run.sample("glue", value, block=column["name"], recipe=recipe, segments=segments)
+                yield run.sample("loss", value, recipe=recipe)
             elif source == "finetune":
-                yield run.sample("glue", value, block=column["name"], recipe=recipe)
+                about: dict[str, Any] = {"block": column["name"], "recipe": recipe}
+                if column["task"] not in SINGLE:
+                    about["segments"] = segments
+                for measure in _benchmarks(column):
+                    yield run.sample(measure, value, **about)
             elif source == "translate":
                 yield run.sample("bleu", value, block=f"{column['name']}, {Path(run.source).parent.name}")
+
+
+def _benchmarks(column: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the measures that a column of fine-tuning belongs to; probes and questions in English belong to none."""
+    first, _, rest = column["value"].partition("/")
+    if first == "transfer":
+        data = rest.partition("/")[0]
+        return ("xtreme", "xnli") if data == "xnli" else ("xtreme",) if data in XTREME else ()
+    return ("glue",) if column["task"].partition(",")[0] in GLUE else ()
 
 
 def _shown(kept: Mapping[str, Any], run: Pretrained) -> Iterator[Sample]:
