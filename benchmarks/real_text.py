@@ -134,16 +134,21 @@ def cross_lingual_ablation() -> str:
 def _zero_shot(study: str) -> str:
     found = json.loads((STUDIES / study / "results.json").read_text())
     columns = [column["name"] for column in found["columns"]]
-    lines = ["| | position | " + " | ".join(columns) + " |", "|---" * (len(columns) + 2) + "|"]
+    losses = {run["row"]: run["evaluation_loss"] for run in found["pretraining"]}
+    lines = ["| | position | loss | " + " | ".join(columns) + " |", "|---" * (len(columns) + 3) + "|"]
     for row in found["rows"]:
         cells = [cells[row["name"]] for cells in found["cells"]]
         if cells[-1]["summary"]:
             shown = [f"{cell['summary']['median']:.1f}" for cell in cells]
             seeds = cells[-1]["values"].values()
             average = f"{shown[-1]} ({min(seeds):.1f} to {max(seeds):.1f})"
-            lines.append(f"| {row['name']} | {row['place']} | " + " | ".join([*shown[:-1], average]) + " |")
+            start = f"| {row['name']} | {row['place']} | {losses[row['name']]:.2f} | "
+            lines.append(start + " | ".join([*shown[:-1], average]) + " |")
     tokens = found["pretraining"][0]["tokens"]
-    about = f"{tokens / 1e6:.0f}M tokens each, one seed of pretraining, 3 of fine-tuning; from results/studies/{study}."
+    about = (
+        f"{tokens / 1e6:.0f}M tokens each, one seed of pretraining, 3 of fine-tuning; loss: of pretraining, held out; "
+        f"from results/studies/{study}."
+    )
     return "\n".join([*lines, "", about])
 
 
