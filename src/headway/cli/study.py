@@ -33,8 +33,8 @@ class StudyConfig:
         plan: name of a plan (--list shows them), or a Python file of your own with a function plan.
         size: one of quick (built-in language, minutes), gpu (under an hour on one GPU), paper (as published).
         data: folder with corpus/, glue/, xtreme/ and translation/, for the sizes gpu and paper.
-        models: pretrained model of the plan tisa-models, folder or Hub name, its later versions after commas; may be
-            given several times.
+        models: pretrained model, folder or Hub name, of the plan tisa-models, its later versions after commas, which
+            may be given several times; or the one that the plan league-conversion converts in place of headway's own.
         rows: row whose jobs are done now; may be given several times. All rows unless given.
         store: folder of jobs, which several studies may share; jobs/ in the study's folder unless given.
         kept: folder that headway report --keep wrote, perhaps on another machine; its jobs count as done.

@@ -26,6 +26,7 @@ SECONDS = {  # of jobs that do not train
     "rates": 1.0,
     "minimal-pairs": 40.0,
     "held-out": 10.0,
+    "masked-words": 10.0,
     "cost": 120.0,
 }
 TRAINED = ("pretrain", "trial", "further", "finetune", "translate")
@@ -34,6 +35,7 @@ BYTES = {
     "text": 50e6,
     "pairs": 50e6,
     "convert": 50e6,
+    "masked-words": 100e6,
     "analyse": 5e6,
     "simple": 1e3,
     "parameters": 1e3,

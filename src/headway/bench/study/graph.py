@@ -11,7 +11,7 @@ from headway.bench.data.translation.parallel import split_names
 from headway.bench.study.job import Job
 from headway.bench.study.plan import VOCABULARIES, Plan, Row
 from headway.bench.tasks.finetune import FinetuneConfig, Grid
-from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, Start, Text
+from headway.bench.tasks.pretrain import EncoderChoice, Optimisation, PretrainConfig, Start, Text
 from headway.bench.tasks.translate import Optimisation as TranslateOptimisation
 from headway.bench.tasks.translate import TranslateConfig
 from headway.storage import plain_settings
@@ -58,7 +58,7 @@ def jobs(plan: Plan) -> list[Planned]:
                 planned += own(plan, row, seed, text, rates)
     for row in plan.rows:
         planned += _given_model_row(plan, row) if row.model else []
-    if plan.original is not None:
+    if plan.original is not None and not plan.converted:
         for row in plan.rows:
             converted = _conversion_job(plan.original, row, plan.start)
             planned += [Planned(job=converted, row=row.name), *_finetuned_row(plan, row, converted, plan.seeds[0])]
@@ -84,7 +84,8 @@ def _baseline_job(config: FinetuneConfig) -> Job:
 
 def _is_pretrained(plan: Plan, row: Row) -> bool:
     """Return whether a row has pretrained models of its own."""
-    return not (row.model or row.pretrained_as or (plan.converted and row.name != plan.baseline))
+    given = plan.converted and (plan.original is not None or row.name != plan.baseline)
+    return not (row.model or row.pretrained_as or given)
 
 
 def _pretrained_row(plan: Plan, row: Row, seed: int, text: Job, rates: Mapping[str, Sequence[Job]]) -> list[Planned]:
@@ -137,8 +138,13 @@ def _converted_row(plan: Plan, row: Row, seed: int, text: Job, rates: Mapping[st
     """List the conversion of the baseline's model with one seed, and the trainings that go on from it."""
     assert plan.pretrain is not None
     suffix = f", seed {seed}" if len(plan.seeds) > 1 else ""
-    model = _pretraining(plan, plan.row(plan.baseline), seed, text, rates[plan.baseline])
     planned = _rates_of(plan, row, seed, rates)
+    if plan.original is None:
+        model = _pretraining(plan, plan.row(plan.baseline), seed, text, rates[plan.baseline])
+    else:
+        headed, model = _given_masked_words(plan, plan.original, seed, text, suffix)
+        if row.name == plan.baseline:
+            planned.append(Planned(job=headed, row=row.name, seed=seed))
     if row.name != plan.baseline:
         model = _conversion_job("that of the baseline", row, plan.start, needs={"pretrain": model.key}, suffix=suffix)
     planned.append(Planned(job=model, row=row.name, seed=seed))
@@ -154,10 +160,35 @@ def _converted_row(plan: Plan, row: Row, seed: int, text: Job, rates: Mapping[st
             config=plain_settings(replace(config, optimisation=optimisation, intervals=intervals)),
             needs=needs,
             label=f"{name} further, {row.name}{suffix}",
-            weights=count_layer_weights(plan.pretrain.model.config()),
+            weights=count_layer_weights(plan.pretrain.model.config())
+            if plan.original is None
+            else _weights_of_folder(plan.original),
         )
         planned.append(Planned(job=further, row=row.name, task=name, seed=seed))
     return planned
+
+
+def _given_masked_words(plan: Plan, original: str, seed: int, text: Job, suffix: str) -> tuple[Job, Job]:
+    """Return the job that gives a pretrained encoder a head for masked words, and its training by the plan's recipe."""
+    assert plan.pretrain is not None
+    config = {"model": original, "seed": seed, **_weights(original)}
+    headed = Job(kind="masked-words", config=config, label=f"head for masked words{suffix}")
+    trained = Job(
+        kind="further",
+        config=plain_settings(replace(plan.pretrain, start=Start(model="the model with its head"), seed=seed)),
+        needs={"pretrain": headed.key, "text": text.key},
+        label=f"train the given model on masked words{suffix}",
+        weights=_weights_of_folder(original),
+    )
+    return headed, trained
+
+
+def _weights(model: str) -> dict[str, str]:
+    """Return a checksum of a folder's weights, as settings of a job; nothing for a model on the Hub."""
+    from headway.pretrained.analysis.run import weights_hash
+
+    checksum = weights_hash(model)
+    return {} if checksum is None else {"weights": checksum}
 
 
 def _rates_of(plan: Plan, row: Row, seed: int, rates: Mapping[str, Sequence[Job]]) -> list[Planned]:
@@ -240,7 +271,10 @@ def _rate_jobs(plan: Plan, row: Row, text: Job) -> list[Job]:
     if plan.rates is None:
         return []
     assert plan.pretrain is not None
-    grid, config = plan.rates, replace(plan.pretrain, model=pretrained_model(plan, row))
+    grid, recipe = plan.rates, plan.pretrain
+    if grid.model is not None:
+        recipe = replace(recipe, model=grid.model)
+    config = replace(recipe, model=_with_row(recipe, row))
     encoding, _ = config.model.config(length=config.text.length).build()
     position_rates = grid.position_rates if any(True for _ in encoding.parameters()) else (1.0,)
     pairs = [(rate, position_rate) for rate in grid.rates for position_rate in position_rates]
@@ -265,7 +299,7 @@ def _rate_jobs(plan: Plan, row: Row, text: Job) -> list[Job]:
     ]
     choice = Job(
         kind="rates",
-        config={"pairs": [list(pair) for pair in pairs]},
+        config={"pairs": [list(pair) for pair in pairs], **({} if grid.share == 1.0 else {"share": grid.share})},
         reads={str(number): job.key for number, job in enumerate(tried)},
         label=f"choose the rates of {row.name}",
     )
@@ -274,11 +308,7 @@ def _rate_jobs(plan: Plan, row: Row, text: Job) -> list[Job]:
 
 def _given_model_row(plan: Plan, row: Row) -> list[Planned]:
     """List the jobs of a row that is a pretrained model: copy it, fine-tune it, and analyse it at all its positions."""
-    from headway.pretrained.analysis.run import weights_hash
-
-    config: dict[str, Any] = {"model": row.model, "change": {}}
-    if (checksum := weights_hash(row.model)) is not None:
-        config["weights"] = checksum
+    config: dict[str, Any] = {"model": row.model, "change": {}, **_weights(row.model)}
     copied = Job(kind="convert", config=config, label=f"read {row.name}", weights=_weights_of_folder(row.model))
     planned = [Planned(job=copied, row=row.name), *_finetuned_row(plan, row, copied, plan.seeds[0])]
     if plan.analyse:
@@ -356,16 +386,21 @@ def count_layer_weights(model: Any) -> float:
 
 
 def pretrained_model(plan: Plan, row: Row) -> EncoderChoice:
-    """Return the recipe's model, and the recipe's segments, with the row's encoding of positions.
+    """Return the model of the plan's recipe with a row's encoding of positions."""
+    assert plan.pretrain is not None
+    return _with_row(plan.pretrain, row)
+
+
+def _with_row(recipe: PretrainConfig, row: Row) -> EncoderChoice:
+    """Return a recipe's model, and the recipe's segments, with a row's encoding of positions.
 
     Linformer's projections are made for the length of the texts.
     """
-    assert plan.pretrain is not None
-    model = plan.pretrain.model
+    model = recipe.model
     encoding = row.position.with_segments(model.choice.segments, model.choice.segment_sharing)
     changes = {**model.changes, **row.changes}
     if changes.get("attention") == "linformer":
-        changes.setdefault("max_position_embeddings", plan.pretrain.text.length)
+        changes.setdefault("max_position_embeddings", recipe.text.length)
     return replace(model, encoding=str(encoding), changes=changes)
 
 

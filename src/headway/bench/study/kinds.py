@@ -123,7 +123,10 @@ def trial(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
 
 
 def rates(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
-    """Choose the pair of learning rates with the lowest held-out loss; `tried` has the whole grid."""
+    """Choose the pair of learning rates with the lowest held-out loss; `tried` has the whole grid.
+
+    With a `share`, the trainings were of a smaller model, and the learning rate is that share of the chosen one.
+    """
     from headway.storage import read_json
 
     found = [(pair, read_json(inputs[str(number)])) for number, pair in enumerate(config["pairs"])]
@@ -145,7 +148,19 @@ def rates(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
         values = sorted({each[name] for each in tried})
         if len(values) > 1 and best[name] in (values[0], values[-1]):
             edges.append(name)
-    return {**best, "at_an_end": edges, "tried": tried}
+    return {
+        **best,
+        "learning_rate": config.get("share", 1.0) * best["learning_rate"],
+        "at_an_end": edges,
+        "tried": tried,
+    }
+
+
+def masked_words(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
+    """Give a pretrained encoder a head that predicts masked words: its own, or a new one that shares its words."""
+    from headway.pretrained.analysis.loading import load_tokenizer, load_with_head
+
+    return _save_model(folder, load_with_head(config["model"], seed=config["seed"]), load_tokenizer(config["model"]))
 
 
 def convert(config: Config, inputs: Inputs, folder: Path) -> dict[str, Any]:
@@ -352,6 +367,7 @@ KINDS: dict[str, Kind] = {
     "held-out": held_out,
     "rates": rates,
     "minimal-pairs": minimal_pairs,
+    "masked-words": masked_words,
     "convert": convert,
     "checkpoint": checkpoint,
     "finetune": finetune,

@@ -163,14 +163,20 @@ class RateGrid:
             trained with the learning rates alone.
         steps: number of steps of each of these trainings, whose learning rate falls to zero within them.
         seed: seed of all of them.
+        model: a smaller encoder that is trained in place of the plan's.
+        share: factor from the learning rate that is chosen to that of the plan's encoder.
     """
 
     rates: tuple[float, ...]
     position_rates: tuple[float, ...]
     steps: int
     seed: int = 0
+    model: EncoderChoice | None = None
+    share: float = 1.0
 
     def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share: expected a factor above 0 up to 1, got {self.share}.")
         for name, values in (("rates", self.rates), ("position_rates", self.position_rates)):
             if not values or list(values) != sorted(set(values)) or min(values) <= 0:
                 raise ValueError(f"{name}: expected rising numbers above 0, got {values}.")
@@ -214,6 +220,7 @@ class Plan:
             pretrained one.
         original: a pretrained encoder of transformers, by folder or Hub name, in place of pretraining: each row is it,
             with its positions supplemented ("learned+tisa"), replaced ("tisa"), kept ("learned") or removed ("none").
+            With `converted` it is first trained to predict masked words by the recipe `pretrain`, once for each seed.
         start: initialisation of the biases that are put into `original`: "equation" fits them to F_P by Eq. (2) of
             Wennberg and Henter (2021) as it is written, "fit" to F_P as measured on random words.
         baseline: the row that others are tested against.
@@ -311,6 +318,11 @@ class Plan:
                 _check_known(f"value of {column.name}", [column.value], [str(length) for length in self.lengths])
                 if column.task:
                     _check_known(f"task of {column.name}", [column.task], ["longer"] if self.longer else [])
+            elif column.source == "equal-time" and self.rates is not None and self.rates.model is not None:
+                raise ValueError(
+                    f"rates: column {column.name} compares two trainings of one model, and those of the grid are of "
+                    f"another. Leave the column or the grid's model out."
+                )
             elif column.source in ("pretrain", "cost") and getattr(self, column.source) is None:
                 raise ValueError(
                     f"{column.source}: column {column.name} needs a recipe, and the plan has none. Give it "
@@ -354,6 +366,8 @@ class Plan:
                 f"{dict(self.after)}, tasks in the order {', '.join(order)}, and split={self.split}."
             )
         named = all(row.model for row in self.rows)
+        if self.converted and self.original is not None and self.rates is not None:
+            raise ValueError("rates: a given model is not pretrained, so that no rates are chosen. Leave rates out.")
         if self.finetune and not named and (self.pretrain is None) == (self.original is None):
             raise ValueError(
                 f"pretrain, original: fine-tuning needs exactly one of them as its models, got "

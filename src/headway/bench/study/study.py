@@ -15,7 +15,7 @@ from headway.bench.study.collect import collect_results
 from headway.bench.study.estimate import Estimates, free_bytes, wall_time
 from headway.bench.study.executors import Executor
 from headway.bench.study.graph import Planned, jobs
-from headway.bench.study.job import DATA_KINDS
+from headway.bench.study.job import DATA_KINDS, Job
 from headway.bench.study.kinds import sources_changed_since
 from headway.bench.study.plan import Plan
 from headway.bench.study.runner import Progress, Runner
@@ -111,8 +111,7 @@ class Study:
 
         runner = Runner([each.job for each in self.planned], self.store, on_change=update, say=view.say)
         if rows:
-            chosen = {each.job.key for each in self.planned if each.row in (None, *rows)}
-            runner.leave_out({each.job.key for each in self.planned} - chosen)
+            runner.leave_out({each.job.key for each in self.planned} - set(self._jobs_of(rows)))
         self._check_disk(runner)
         self._write(asdict(self.plan), "plan.json")
         with view:
@@ -140,6 +139,17 @@ class Study:
                 f"{self.store.path}. Make room, or name another --store."
             )
 
+    def _jobs_of(self, rows: Collection[str]) -> dict[str, Job]:
+        """Return the jobs of some rows by key, with those that they need, such as another row's model; or all jobs."""
+        every = {each.job.key: each.job for each in self.planned}
+        chosen = {each.job.key for each in self.planned if not rows or each.row in (None, *rows)}
+        following = list(chosen)
+        while following:
+            needed = set(every[following.pop()].after.values()) - chosen
+            chosen |= needed
+            following += needed
+        return {key: job for key, job in every.items() if key in chosen}
+
     def outline(self, slots: int, rows: Collection[str] = ()) -> list[str]:
         """Return lines that list the jobs, whether each is done, and else how long it will take. Nothing is run.
 
@@ -148,7 +158,7 @@ class Study:
         """
         _check_rows(self.plan, rows)
         lines, waiting, size = [], [], 0.0
-        unique = {each.job.key: each.job for each in self.planned if not rows or each.row in (None, *rows)}
+        unique = self._jobs_of(rows)
         for job in unique.values():
             if self.store.result(job.key) is not None:
                 lines.append(f"{'done' if self.store.is_here(job.key) else 'kept':>10}  {job.label}")

@@ -75,6 +75,26 @@ def load_masked_words(source: str, *, revision: str | None = None) -> Any:
     return load_checked(source, lambda model_type: None, lambda config: AutoModelForMaskedLM, revision=revision)
 
 
+def load_with_head(source: str, *, seed: int = 0) -> Any:
+    """Load an encoder with a head for masked words: its own, or a new one whose output layer is its table of words.
+
+    Args:
+        seed: seed of a new head's weights.
+    """
+    import torch
+    from transformers import AutoModelForMaskedLM
+
+    encoder = load_model(source)
+    if any(name.endswith(("ForMaskedLM", "ForPreTraining")) for name in encoder.config.architectures or []):
+        return load_masked_words(source)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        headed = AutoModelForMaskedLM.from_config(encoder.config)
+    weights = encoder.state_dict()
+    headed.base_model.load_state_dict({name: weights[name] for name in weights if not name.startswith("pooler.")})
+    return headed.eval()
+
+
 def load_checked(
     source: str, check: Callable[[str], None], choose: Callable[[Any], Any], *, revision: str | None = None
 ) -> Any:

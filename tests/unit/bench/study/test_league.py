@@ -22,6 +22,7 @@ from headway.bench.study.plans import find_plan
 from headway.bench.study.plans.league import wikipedia
 from headway.bench.study.runner import Runner
 from headway.bench.study.store import Store, write_records
+from headway.bench.study.study import Study
 from headway.bench.tasks.training.run_folder import Diverged
 from headway.encodings import EncodingChoice
 from headway.storage import read_json, write_json
@@ -133,6 +134,111 @@ def test_converted_rows_begin_with_the_models_of_the_league(data):
     assert {job.needs["pretrain"] for job in control} == set(pretrained.values())
     alibi = next(each.job for each in planned if each.row == "replace alibi" and each.job.kind == "convert")
     assert alibi.config["change"] == {"to": "alibi", "mode": "replace"}
+
+
+def test_a_pretraining_of_the_league_can_be_stopped_after_minutes(data):
+    pretraining = find_plan("league", "gpu", data).pretrain
+    assert pretraining.intervals.checkpoint < pretraining.optimisation.steps / 10
+
+
+@pytest.fixture
+def bert(tmp_path):
+    """A pretrained BERT without a head for masked words, as encoders of sentences are."""
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    letters = "abcdefghijklmnopqrstuvwxyz."
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters)]
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "vocab.txt").write_text("\n".join(words))
+    folder = tmp_path / "bert"
+    BertTokenizerFast.from_pretrained(tmp_path / "words").save_pretrained(folder)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    BertModel(BertConfig(vocab_size=len(words), max_position_embeddings=64, **sizes)).save_pretrained(folder)
+    return folder
+
+
+def test_a_given_model_gets_a_head_learns_words_and_is_converted(bert, tmp_path):
+    plan = find_plan("league-conversion", models=(str(bert),))
+    assert plan.rates is None and plan.pretrain.text.tokenizer == str(bert)
+    text = replace(plan.pretrain.text, corpus=("builtin:300",), length=16, evaluation_rows=16)
+    short = {"steps": 3, "batch": 4, "compile": False}
+    plan = replace(
+        plan,
+        pretrain=replace(plan.pretrain, text=text, optimisation=replace(plan.pretrain.optimisation, **short)),
+        further={name: replace(each, **short) for name, each in plan.further.items()},
+        seeds=(0,),
+    )
+    rows = ("control", "replace tisa, S = 3", "supplement alibi")
+    made = {each.job.key: each.job for each in jobs(plan) if each.row in (None, *rows)}
+    kinds_made = [job.kind for job in made.values()]
+    assert "pretrain" not in kinds_made and kinds_made.count("masked-words") == 1 and kinds_made.count("convert") == 2
+    store, results = Store(tmp_path / "jobs"), {}
+    for job in made.values():
+        folder = store.write_request(job)
+        inputs = {name: tmp_path / "jobs" / key for name, key in job.needs.items()}
+        result = kinds.KINDS[job.kind](job.config, inputs, folder)
+        write_json(folder / "result.json", {"key": job.key, "result": result, "seconds": 1.0})
+        results[job.label] = result
+    assert results["loss of control"]["evaluation_loss"] > 0
+    of = {each.row: each.job.needs["pretrain"] for each in jobs(plan) if each.job.kind == "held-out"}
+    trained = next(key for key, job in made.items() if job.label == "train the given model on masked words")
+    assert of["control"] == trained and len({of[row] for row in rows}) == 3
+    converted = read_json(tmp_path / "jobs" / of["replace tisa, S = 3"] / "run" / "model" / "config.json")
+    assert converted["architectures"] == ["ConvertedBertForMaskedLM"]
+
+
+def test_one_model_is_converted_at_a_time_and_other_plans_take_none():
+    with pytest.raises(ValueError, match="expected one model to convert, got a, b"):
+        find_plan("league-conversion", models=("a", "b"))
+    with pytest.raises(ValueError, match="only the plans tisa-models and league-conversion"):
+        find_plan("league", models=("a",))
+
+
+def test_the_larger_encoder_has_the_rates_of_the_league(data):
+    league = {each.job.key: each.job for each in jobs(find_plan("league", "gpu", data))}
+    planned = jobs(find_plan("league-base", "gpu", data))
+    tried = {each.job.key for each in planned if each.job.kind == "trial"}
+    assert tried < set(league) and {each.row for each in planned if each.row} == {"learned", "rope", "t5", "diet-rel"}
+    pretrained = [each.job for each in planned if each.job.kind == "pretrain"]
+    assert {job.config["model"]["preset"] for job in pretrained} == {"bert-base"} and len(pretrained) == 8
+    assert {job.config["optimisation"]["steps"] for job in pretrained} == {round(650e6 / 27_700)}
+    choice = next(each.job for each in planned if each.job.kind == "rates")
+    assert choice.config["share"] == 0.2 and set(choice.reads.values()) <= tried
+    assert "four encodings" in PAGE and "650M" in PAGE and "a fifth" in PAGE
+
+
+def test_a_share_of_the_chosen_rate_is_taken(tmp_path):
+    write_json(tmp_path / "0.json", {"evaluation_loss": 3.0, "tokens": 100})
+    found = kinds.rates({"pairs": [[1e-3, 3.0]], "share": 0.2}, {"0": tmp_path / "0.json"}, tmp_path)
+    assert found["learning_rate"] == pytest.approx(2e-4) and found["position_rate"] == 3.0
+    assert found["tried"][0]["learning_rate"] == 1e-3
+    with pytest.raises(ValueError, match="share: expected"):
+        RateGrid(rates=(1e-3,), position_rates=(1.0,), steps=1, share=0.0)
+    plan = find_plan("league")
+    with pytest.raises(ValueError, match="those of the grid are of another"):
+        replace(plan, rates=replace(plan.rates, model=plan.pretrain.model))
+
+
+def test_translation_has_eight_seeds_on_two_corpora(tmp_path):
+    for folder in ("translation", "translation/europarl"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        for split in ("train", "dev", "test"):
+            for language in ("en", "de"):
+                (tmp_path / folder / f"{split}.{language}").write_text("one\n")
+    planned = [each for each in jobs(find_plan("league-translation", "gpu", str(tmp_path))) if each.row]
+    assert len(planned) == 12 * 8 * 2 and len({each.job.key for each in planned}) == len(planned)
+    assert {each.row for each in planned} >= {"k = 256", "keys alone", "values alone", "neither"}
+    europarl = next(each.job.config for each in planned if each.task == "Europarl")
+    assert europarl["optimisation"]["steps"] == 4500 and "translation/europarl/train.en" in europarl["data"]["source"]
+
+
+def test_rows_bring_the_jobs_of_other_rows_that_they_need(tmp_path):
+    asked = Study(find_plan("league-conversion"), tmp_path / "study", gpu=False)
+    lines = asked.outline(1, ("replace alibi",))
+    assert any("pretrain control, seed 1" in line for line in lines) and any(
+        "choose the rates" in line for line in lines
+    )
+    assert not any("tisa" in line for line in lines)
 
 
 def test_rows_without_parameters_of_positions_try_learning_rates_alone():

@@ -22,7 +22,7 @@ from headway.bench.study.runner import Runner
 from headway.bench.study.store import Store
 
 ONLY_QUICK = ("quick", "questions")
-NO_PAPER = ("league", "league-noise", "league-length", "league-conversion")  # no paper has these studies
+NO_PAPER = tuple(name for name in PLANS if name.startswith("league"))  # no paper has these studies
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +33,12 @@ def data(tmp_path_factory):
         (root / "corpus" / f"{language}-text.txt").write_text("one two three\n")
     for number in range(3):
         (root / "corpus" / f"en-wiki-{number:02}.txt").write_text("one two three\n")
-    for part in ("glue", "translation", *(f"xtreme/{name}" for name in ("xnli", "squad", *QUESTIONS))):
+    for part in ("glue", "translation/europarl", *(f"xtreme/{name}" for name in ("xnli", "squad", *QUESTIONS))):
         (root / part).mkdir(parents=True)
     for split in ("train", "dev", "test"):
         for language in ("en", "de"):
-            (root / "translation" / f"{split}.{language}").write_text("one\n")
+            for folder in ("translation", "translation/europarl"):
+                (root / folder / f"{split}.{language}").write_text("one\n")
     for corpora in TRAINING.values():
         for language, names in corpora.items():
             for name in (*names, *NEWSTEST_SENTENCES):

@@ -10,7 +10,8 @@ from headway.bench.study.plan import Plan
 from headway.bench.study.plans.cost_tables import cost, parameters
 from headway.bench.study.plans.encodings_on_text import encodings
 from headway.bench.study.plans.glue_tables import glue, glue_segments, glue_sharing
-from headway.bench.study.plans.league import league, league_conversion, league_length, league_noise
+from headway.bench.study.plans.league import league, league_base, league_conversion, league_length, league_noise
+from headway.bench.study.plans.league_transfer import league_languages, league_translation
 from headway.bench.study.plans.main_job import questions, quick
 from headway.bench.study.plans.scalar_tables import (
     scalar_glue,
@@ -63,6 +64,13 @@ PLANS: dict[str, Callable[[str, str | None], Plan]] = {
     "league-noise": league_noise,
     "league-length": league_length,
     "league-conversion": league_conversion,
+    "league-base": league_base,
+    "league-languages": league_languages,
+    "league-translation": league_translation,
+}
+OF_MODELS: dict[str, Callable[[str, str | None, tuple[str, ...]], Plan]] = {  # plans that take pretrained models
+    "tisa-models": tisa_models,
+    "league-conversion": league_conversion,
 }
 SIZES = ("quick", "gpu", "paper")
 
@@ -73,18 +81,19 @@ def find_plan(name: str, size: str = "quick", data: str | None = None, models: t
     Args:
         size: quick (the built-in language, two cores, minutes), gpu (one GPU, under an hour), or paper (as published).
         data: folder with corpus/, glue/, xtreme/ and translation/, for the larger sizes.
-        models: pretrained models, for the plan tisa-models.
+        models: pretrained models, for the plans in OF_MODELS.
     """
     if size not in SIZES:
         raise ValueError(f"size: expected one of {', '.join(SIZES)}, got {size!r}.")
     if data is not None and not Path(data).is_dir():
         raise FileNotFoundError(f"data: expected a folder, got {data}, which is not one.")
-    if models and name != "tisa-models":
+    if models and name not in OF_MODELS:
         raise ValueError(
-            f"models: only the plan tisa-models compares pretrained models; this plan is {name}. Leave models out."
+            f"models: only the plans {' and '.join(OF_MODELS)} take pretrained models; this plan is {name}. Leave "
+            f"models out."
         )
     if models:
-        return tisa_models(size, data, models)
+        return OF_MODELS[name](size, data, models)
     if name in PLANS:
         return PLANS[name](size, data)
     if name.endswith(".py"):

@@ -34,6 +34,8 @@ ROWS = tuple(
 )
 QUICK = ("none", "learned", "rope", "tisa", "diet-rel")
 NOISE = ("learned", "diet-rel")
+BASE = ("learned", "rope", "t5", "diet-rel")
+BASE_SHARE = 0.2  # of the learning rate of BERT-small
 RATES, POSITION_RATES = (5e-4, 1e-3, 2e-3), (1.0, 3.0, 10.0, 30.0)
 TOKENS_A_STEP = 27_700  # of 256 rows of 128 places, in whole sentences, as measured in results/studies/encodings
 PLATEAU = {"quick": 3.7, "gpu": 5.5}  # nats; encodings that do not learn order end at 4.0 and at 6.1
@@ -41,6 +43,7 @@ PROBES = {"probe:swap": "Swapped words", "probe:order": "Sentence order", "probe
 GLUE = {"sst2": "SST-2", "cola": "CoLA", "stsb": "STS-B"}
 LENGTHS = {"quick": (1, 2, 4), "gpu": (1, 2, 4, 8, 16)}  # times that of training
 REACHES = ("none", "sinusoidal", "rope", "alibi", "t5", "shaw", "transformer-xl", "tisa", "diet-rel")  # any length
+SITTING = 1000  # steps between checkpoints, from which a pretraining that was stopped goes on
 LONGER = 4  # times the length of training: texts of a further training, and what scaled angles of RoPE are made for
 PHENOMENA = ("island_effects", "filler_gap_dependency", "subject_verb_agreement", "determiner_noun_agreement")
 
@@ -59,7 +62,7 @@ def league(size: str = "gpu", data: str | None = None) -> Plan:
         title="The league: encodings at learning rates of their own",
         rows=tuple(row for row in ROWS if size == "gpu" or row.name in QUICK),
         columns=(
-            *_loss_columns(size),
+            *loss_columns(size),
             Column(name="Loss at equal time", source="equal-time", value="evaluation_loss",
                    measure="nats a masked word", scale=1.0, digits=3, higher=False),
             *_task_columns(size, tasks),
@@ -83,12 +86,12 @@ def league(size: str = "gpu", data: str | None = None) -> Plan:
         ),
         baseline="learned",
         pretrain=pretraining,
-        rates=_grid(size),
+        rates=rate_grid(size),
         finetune=tasks,
         cost=CostConfig(models=(model,), lengths=timed, modes=("training",), rounds=3 if size == "quick" else 7),
         seeds=(0, 1) if size == "quick" else (0, 1, 2, 3),
         lengths=tuple(times),
-        minimal_pairs="builtin" if size == "quick" else str(Path(recipes.folder(data, "glue"), "blimp")),
+        minimal_pairs=_minimal_pairs(size, data),
         pooled=True,
         plateau=PLATEAU[size],
         notes=_notes(size),
@@ -104,10 +107,10 @@ def league_noise(size: str = "gpu", data: str | None = None) -> Plan:
         size=size,
         title="What seeds alone change in the league",
         rows=tuple(row for row in ROWS if row.name in NOISE),
-        columns=(*_loss_columns(size), *_task_columns(size, tasks)),
+        columns=(*loss_columns(size), *_task_columns(size, tasks)),
         baseline="learned",
         pretrain=pretraining,
-        rates=_grid(size),
+        rates=rate_grid(size),
         finetune=tasks,
         seeds=tuple(range(3 if size == "quick" else 18)),
         pooled=True,
@@ -149,7 +152,7 @@ def league_length(size: str = "gpu", data: str | None = None) -> Plan:
         ),
         baseline="rope",
         pretrain=pretraining,
-        rates=_grid(size),
+        rates=rate_grid(size),
         seeds=(0, 1) if size == "quick" else (0, 1, 2, 3),
         lengths=tuple(times),
         longer=Longer(times=LONGER, share=0.02, rate=0.1),
@@ -164,14 +167,29 @@ def league_length(size: str = "gpu", data: str | None = None) -> Plan:
     )  # fmt: skip
 
 
-def league_conversion(size: str = "gpu", data: str | None = None) -> Plan:
-    """Plan what pretrained models gain or lose when their positions are supplemented or replaced."""
-    pretraining = _pretraining(size, data, tokens=300e6)
+def league_conversion(size: str = "gpu", data: str | None = None, models: tuple[str, ...] = ()) -> Plan:
+    """Plan what pretrained models gain or lose when their positions are supplemented or replaced.
+
+    Args:
+        models: one pretrained encoder with learned positions, folder or name on the Hub, in place of headway's own.
+    """
+    if len(models) > 1:
+        raise ValueError(f"models: expected one model to convert, got {', '.join(models)}. Make a study for each.")
+    given = str(Path(models[0]).expanduser()) if models and Path(models[0]).expanduser().is_dir() else "".join(models)
+    pretraining = _pretraining(size, data, tokens=50e6 if given else 300e6)
     biases: tuple[str, ...] = ("tisa:kernels=1", "tisa:kernels=3", "tisa:kernels=5", "t5", "diet-rel", "alibi")
     if size == "quick":
         biases = ("tisa:kernels=3", "alibi")
     steps = {"50 steps": 50} if size == "quick" else {"10M tokens": _steps(10e6), "50M tokens": _steps(50e6)}
     batch = pretraining.optimisation.batch
+    further = {
+        name: Optimisation(steps=count, batch=batch, learning_rate=2e-4, warmup=0.1, position_rate=10.0)
+        for name, count in steps.items()
+    }
+    if given:
+        last = list(further.values())[-1]
+        text = replace(pretraining.text, tokenizer=given, kind=None, vocab_size=None)
+        pretraining = replace(pretraining, text=text, optimisation=replace(last, position_rate=1.0))
     return Plan(
         name="league-conversion",
         size=size,
@@ -196,17 +214,17 @@ def league_conversion(size: str = "gpu", data: str | None = None) -> Plan:
         ),
         baseline="control",
         pretrain=pretraining,
-        rates=_grid(size),
+        original=given or None,
+        rates=None if given else rate_grid(size),
         seeds=(0, 1) if size == "quick" else (0, 1, 2, 3),
         converted=True,
-        further={
-            name: Optimisation(steps=count, batch=batch, learning_rate=2e-4, warmup=0.1, position_rate=10.0)
-            for name, count in steps.items()
-        },
+        further=further,
         pooled=True,
         plateau=PLATEAU[size],
         notes=(
-            "Control: the models of “learned” as they are, trained further in the same way.",
+            f"Control: {given}, which first learned to name masked words of this text, trained further in the same way."
+            if given
+            else "Control: the models of “learned” as they are, trained further in the same way.",
             "Supplement: the position table stays, and a bias is added to the scores; replace: the bias takes its "
             "place (Wennberg and Henter 2021, Eq. 4). Biases begin at a fit to the model's own position scores; ALiBi "
             "has nothing to fit.",
@@ -215,7 +233,41 @@ def league_conversion(size: str = "gpu", data: str | None = None) -> Plan:
     )  # fmt: skip
 
 
-def _grid(size: str) -> RateGrid:
+def league_base(size: str = "gpu", data: str | None = None) -> Plan:
+    """Plan four encodings in a larger encoder, to see whether they stand in the same order."""
+    small = _pretraining(size, data, tokens=650e6)
+    changes = {**small.model.changes, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4}
+    large = replace(small.model, changes=changes) if size == "quick" else replace(small.model, preset="bert-base")
+    return Plan(
+        name="league-base",
+        size=size,
+        title="The league in a larger encoder",
+        rows=tuple(row for row in ROWS if row.name in (BASE if size == "gpu" else ("learned", "rope"))),
+        columns=(
+            *loss_columns(size),
+            Column(name="Minimal pairs", source="minimal-pairs", value="all", chance=50.0,
+                   measure="accuracy by pseudo-likelihood, %", order=size == "quick"),
+        ),
+        baseline="learned",
+        pretrain=replace(small, model=large),
+        rates=replace(rate_grid(size), model=small.model, share=BASE_SHARE),
+        seeds=(0, 1),
+        minimal_pairs=_minimal_pairs(size, data),
+        pooled=True,
+        plateau=PLATEAU[size],
+        notes=(
+            "The design, with what would count against each claim, is docs/league.md.",
+            f"Each row has the rates that it chose in the league, the learning rate times {BASE_SHARE:g}, because "
+            "larger encoders need lower ones.",
+        ),
+    )  # fmt: skip
+
+
+def _minimal_pairs(size: str, data: str | None) -> str:
+    return "builtin" if size == "quick" else str(Path(recipes.folder(data, "glue"), "blimp"))
+
+
+def rate_grid(size: str) -> RateGrid:
     if size == "quick":
         return RateGrid(rates=(1e-3, 3e-3), position_rates=(1.0, 10.0), steps=200)
     return RateGrid(rates=RATES, position_rates=POSITION_RATES, steps=_steps(50e6))
@@ -235,7 +287,7 @@ def _pretraining(size: str, data: str | None, *, tokens: float) -> PretrainConfi
         config = replace(
             config,
             optimisation=Optimisation(steps=steps, batch=256, learning_rate=RATES[0], warmup=0.1),
-            intervals=Intervals(log=50, evaluate=200, checkpoint=steps, keep=1),
+            intervals=Intervals(log=50, evaluate=200, checkpoint=SITTING, keep=1),
         )
     else:
         raise ValueError(f"size: expected quick or gpu, because no paper has this study, got {size!r}.")
@@ -299,13 +351,15 @@ def _tasks(size: str, data: str | None, *, seeds: tuple[int, ...]) -> dict[str, 
     return made
 
 
-def _loss_columns(size: str) -> tuple[Column, ...]:
+def loss_columns(size: str, plateau: float | None = None) -> tuple[Column, ...]:
+    """Return the columns of a pretraining's loss, of the tokens until its plateau is left, and of named words."""
+    plateau = PLATEAU[size] if plateau is None else plateau
     unit, scale = ("thousand", 1e-3) if size == "quick" else ("million", 1e-6)
     return (
         Column(name="Loss", source="pretrain", value="evaluation_loss", measure="nats a masked word, held out",
                scale=1.0, digits=3, higher=False),
-        Column(name="Off the plateau", source="pretrain", value=f"below/{PLATEAU[size]}", scale=scale, digits=1,
-               higher=False, measure=f"{unit} tokens until the held-out loss is below {PLATEAU[size]}"),
+        Column(name="Off the plateau", source="pretrain", value=f"below/{plateau}", scale=scale, digits=1,
+               higher=False, measure=f"{unit} tokens until the held-out loss is below {plateau}"),
         Column(name="Masked words", source="pretrain", value="masked_accuracy", measure="accuracy, %"),
     )  # fmt: skip
 
@@ -331,8 +385,8 @@ def _task_columns(size: str, tasks: dict[str, FinetuneConfig]) -> tuple[Column, 
 def _notes(size: str) -> tuple[str, ...]:
     return (
         "The design, with what would count against each claim, is docs/league.md.",
-        f"Each row is pretrained at its own rates, chosen among {len(_grid(size).rates)} learning rates and "
-        f"{len(_grid(size).position_rates)} rates of positions by the held-out loss of short trainings.",
+        f"Each row is pretrained at its own rates, chosen among {len(rate_grid(size).rates)} learning rates and "
+        f"{len(rate_grid(size).position_rates)} rates of positions by the held-out loss of short trainings.",
         "All rows see the same texts in the same order with the same masks, for one seed; held-out articles are not "
         "trained on.",
     )

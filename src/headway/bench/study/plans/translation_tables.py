@@ -137,7 +137,7 @@ def translation_plan(
         task = first_task(size)
         rows = (*(row for row, _ in lines if not row.recipe), *more)
         on_dev = size == "quick" or all(text.test == text.dev for text in texts.values())
-        config = builtin_translation() if size == "quick" else _short_recipe(data, task, scores_test=not on_dev)
+        config = builtin_translation() if size == "quick" else short_recipe(data, task, scores_test=not on_dev)
         configs = {task: config}
         columns = (_column(task, *(("bleu", "SacreBLEU of dev") if on_dev else ("test/bleu", "SacreBLEU of test"))),)
     builtin = "Translation of the built-in language into its verb-final counterpart: BLEU is not comparable."
@@ -177,9 +177,13 @@ def _paper_recipe(
     return replace(published, data=replace(published.data, **found))
 
 
-def _short_recipe(data: str | None, direction: str, *, scores_test: bool) -> TranslateConfig:
-    """Return the small recipe, minutes on one GPU, on files of one's own with tens of thousands of pairs."""
-    folder = Path(recipes.folder(data, "translation")) / "translation"
+def short_recipe(data: str | None, direction: str, *, scores_test: bool, part: str = "translation") -> TranslateConfig:
+    """Return the small recipe, minutes on one GPU, on files of one's own with tens of thousands of pairs.
+
+    Args:
+        part: folder of the files in the folder of data.
+    """
+    folder = Path(recipes.folder(data, part)) / part
     source, target = direction.lower().split("-")
     splits = ("train", "dev", "test") if scores_test else ("train", "dev")
     files = {split: [str(folder / f"{split}.{side}") for side in (source, target)] for split in splits}
