@@ -42,9 +42,9 @@ def collect_results(
     return {
         "study": {
             **{
-                name: getattr(plan, name)
-                for name in ("name", "size", "title", "paper", "notes", "choices", "baseline", "seeds")
+                name: getattr(plan, name) for name in ("name", "size", "title", "paper", "choices", "baseline", "seeds")
             },
+            "notes": (*plan.notes, *_signature_notes(plan, finished)),
             **({"pooled": True, "plateau": plan.plateau, "stuck": stuck} if plan.pooled else {}),
             "command": command,
             **places,
@@ -74,6 +74,21 @@ def collect_results(
         "environment": next((r["environment"] for _, r in finished if "environment" in r), None),
         "jobs": [_describe_job(each, progress[each.job.key]) for each in planned],
     }
+
+
+def _signature_notes(plan: Plan, finished: Sequence[tuple[Planned, Mapping[str, Any]]]) -> list[str]:
+    """Name the columns of BLEU that were scored alike, with SacreBLEU's signature of how."""
+    columns: dict[str, list[str]] = {}
+    for column in plan.columns:
+        test, _, metric = column.value.rpartition("/")
+        if column.source != "translate" or metric != "bleu":
+            continue
+        own = (result for each, result in finished if each.job.kind == "translate" and each.task == column.task)
+        for signature in dict.fromkeys(
+            result["scores"][test or "dev"]["bleu_signature"] for result in own if result.get("scores")
+        ):
+            columns.setdefault(signature, []).append(column.name)
+    return [f"SacreBLEU of {', '.join(names)}: {signature}." for signature, names in columns.items()]
 
 
 def _cells(plan: Plan, finished: Sequence[tuple[Planned, Mapping[str, Any]]]) -> Cells:

@@ -6,10 +6,12 @@ import gzip
 
 import pytest
 
+from headway.bench.report.study.tables import as_markdown
 from headway.bench.study.cells import Cell
-from headway.bench.study.collect import relative_cells
+from headway.bench.study.collect import collect_results, relative_cells
 from headway.bench.study.graph import jobs
 from headway.bench.study.plans import find_plan
+from headway.bench.study.runner import Progress
 
 # Chen et al. (2021b), Table 4: SacreBLEU on newstest 2018.
 DIET_4 = {
@@ -44,6 +46,7 @@ def test_table_4_of_chen_et_al():
     published = figures(plan)
     assert {name: published[name] for name in DIET_4} == DIET_4
     assert columns(plan) == {task: (task, "newstest2018/bleu") for task in ("EN-DE", "DE-EN", "EN-CS", "CS-EN")}
+    assert {column.digits for column in plan.columns} == {2}  # as the table prints them
     assert plan.seeds == (0,) and plan.baseline == "Vaswani et al. (sinusoidal)"
     for task, config in plan.translate.items():
         source, target = task.lower().split("-")
@@ -61,6 +64,22 @@ def test_table_4_of_chen_et_al():
         assert (plan_of_steps.betas, plan_of_steps.epsilon) == ((0.9, 0.98), 1e-9)
         assert plan_of_steps.learning_rate == pytest.approx((512 * 4000) ** -0.5)
         assert (config.save, config.average) == ("average", 5)
+
+
+def test_the_table_says_how_bleu_was_computed():
+    plan = find_plan("translation", "paper")
+    planned = jobs(plan)
+    signatures = {"EN-DE": "nrefs:1|case:mixed|version:2", "DE-EN": "nrefs:1|case:mixed|version:2", "EN-CS": "other"}
+    progress = {each.job.key: Progress(job=each.job) for each in planned}
+    for each in planned:
+        if each.job.kind == "translate" and each.task in signatures and each.row == plan.baseline:
+            sets = {name: {"bleu": 1.0, "bleu_signature": name} for name in ("newstest2017", "dev")}
+            scored = {"newstest2018": {"bleu": 20.0, "bleu_signature": signatures[each.task]}, **sets}
+            progress[each.job.key].record = {"result": {"scores": scored}, "seconds": 1.0}
+    results = collect_results(plan, planned, progress, command="c", places={"store": "jobs"})
+    said = ["SacreBLEU of EN-DE, DE-EN: nrefs:1|case:mixed|version:2.", "SacreBLEU of EN-CS: other."]
+    assert list(results["study"]["notes"]) == [*plan.notes, *said]
+    assert said[0] in as_markdown(results) and "paper 39.00" in as_markdown(results)
 
 
 def test_both_readings_of_all_attention_layers_are_rows():
@@ -202,6 +221,40 @@ def test_each_direction_has_files_of_its_own(tmp_path):
         assert config.data.dev_source == f"{folder}/newstest2017.{source}"
     assert ".gz" in plan.translate["EN-CS"].data.target
     assert len({each.job.key for each in jobs(plan) if each.job.kind == "pairs"}) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "pair", "corpora", "sets"),
+    [
+        # Shaw et al. (2018), Sec. 4.1: WMT 2014; statmt.org/wmt14 lists these for the constrained task.
+        ("shaw-translation", "EN-DE", "de-en", "europarl-v7 commoncrawl news-commentary-v9", (2013, 2014)),
+        (
+            *("shaw-translation", "EN-FR/big", "fr-en"),
+            *("europarl-v7 commoncrawl undoc.2000 news-commentary-v9 giga-fren.release2.fixed", (2013, 2014)),
+        ),
+        # Chen et al. (2021a), Sec. 4.3: WMT 2015 German, WMT 2018 Czech, newstest 2015
+        ("scalar-translation", "DE-EN", "de-en", "europarl-v7 commoncrawl news-commentary-v10", (2014, 2015)),
+        ("scalar-translation", "EN-CS", "cs-en", "europarl-v7 commoncrawl news-commentary-v13", (2014, 2015)),
+    ],
+)
+def test_each_year_has_corpora_of_its_own(name, key, pair, corpora, sets, tmp_path):
+    german = "europarl-v7 commoncrawl news-commentary-v9 news-commentary-v10"
+    french = "europarl-v7 commoncrawl undoc.2000 news-commentary-v9 giga-fren.release2.fixed"
+    czech = "europarl-v7 commoncrawl news-commentary-v13"
+
+    def files(names, pair):
+        return [each if each.startswith("giga") else f"{each}.{pair}" for each in names.split()]
+
+    for folder, names in (("de-en", german), ("fr-en", french), ("cs-en", czech)):
+        write(tmp_path, folder, [*files(names, folder), *(f"newstest{year}" for year in (2013, 2014, 2015))])
+    data = find_plan(name, "paper", str(tmp_path)).translate[key].data
+    source, target = key.partition("/")[0].lower().split("-")
+    root = tmp_path / "translation" / pair
+    assert data.source.split("+") == [f"{root}/{each}.{source}" for each in files(corpora, pair)]
+    assert data.target.split("+") == [f"{root}/{each}.{target}" for each in files(corpora, pair)]
+    dev, test = (f"newstest{year}" for year in sets)
+    assert (data.dev_source, data.dev_target) == (f"{root}/{dev}.{source}", f"{root}/{dev}.{target}")
+    assert data.test[test] == f"{root}/{test}.{source},{root}/{test}.{target}"
 
 
 def test_files_that_are_missing_are_named(tmp_path):

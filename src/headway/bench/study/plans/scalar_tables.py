@@ -140,7 +140,7 @@ ROW_CHOICES = (
 )
 TRANSLATION_CHOICES = (
     "The paper follows Vaswani et al. (2017) “closely” and says no more: six layers of widths 512 and 2048, 8 heads, "
-    " dropout and label smoothing of 0.1, 25,000 source and target tokens a step, 4,000 warm-up steps, 100,000 "
+    "dropout and label smoothing of 0.1, 25,000 source and target tokens a step, 4,000 warm-up steps, 100,000 "
     "steps, the average of the last five checkpoints, 1,500 steps apart, beam 4, length penalty 0.6.",
     "Training text is Europarl v7, Common Crawl and News Commentary v10 for German and v13 for Czech, without back "
     "translations; without --data it is all that the Hub has for WMT 2015 and 2018. The paper names the years alone.",
@@ -217,6 +217,7 @@ def scalar_translation(size: str, data: str | None) -> Plan:
         claims=claims,
         paper=PAPER,
         choices=TRANSLATION_CHOICES,
+        digits=2,
     )
     if size != "gpu":
         return plan

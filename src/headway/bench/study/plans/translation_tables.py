@@ -97,6 +97,7 @@ def translation(size: str, data: str | None) -> Plan:
         claims=claims,
         paper=DIET,
         choices=DIET_CHOICES,
+        digits=2,
     )
     if size != "gpu":
         return plan
@@ -118,6 +119,7 @@ def translation_plan(
     choices: tuple[str, ...],
     more: tuple[Row, ...] = (),
     baseline: str | None = None,
+    digits: int = 1,
 ) -> Plan:
     """Plan a table of translation.
 
@@ -128,11 +130,15 @@ def translation_plan(
         data: folder with translation/. Size paper reads the files that `wmt_text` names, or the Hub without a folder;
             size gpu reads train, dev and test of the first direction, such as train.en and train.de.
         more: rows that the paper's table does not have.
+        digits: number of decimals that the paper prints, and size paper with it.
     """
     if size == "paper":
         configs = {key: _paper_recipe(config, key.partition("/")[0], texts, data) for key, config in published.items()}
         rows = (*(replace(row, published=dict(zip(texts, figures, strict=True))) for row, figures in lines), *more)
-        columns = tuple(_column(task, f"{text.test}/bleu", f"SacreBLEU on {text.test}") for task, text in texts.items())
+        columns = tuple(
+            replace(_column(task, f"{text.test}/bleu", f"SacreBLEU on {text.test}"), digits=digits)
+            for task, text in texts.items()
+        )
     else:
         task = first_task(size)
         rows = (*(row for row, _ in lines if not row.recipe), *more)
