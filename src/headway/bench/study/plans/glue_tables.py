@@ -15,6 +15,7 @@ from headway.bench.study.plans.rows import (
     KE,
     RAFFEL,
     SHAW_ROW,
+    TRAINING_CHOICES,
     diet_abs,
     diet_rel,
     linformer,
@@ -41,13 +42,15 @@ GLUE_CHOICES = (  # of ours, where the papers are silent
     "The learning rate of a cell is the one with the highest median over its five runs, of the number that the cell "
     "shows; each run counts by the highest value over its checkpoints, which are 3,500 steps apart and one after the "
     "last step (Table 7). Of the two columns of MNLI each takes its own highest value.",
+    "“Avg” is the mean of the seven numbers of each run, and of these means the median over runs. The published "
+    "averages are, to rounding, means of the medians beside them.",
     "Ten epochs for CoLA and STS-B, whose training sets are small, and five for the others: Table 7 says 5 or 10.",
     "QQP is scored by accuracy and STS-B by Spearman's correlation; the paper calls all its numbers accuracy.",
     "CoLA has one sentence. App. A names it among the tasks that get segments, but one segment adds the same number to "
     "all scores and changes nothing, so that its models have none.",
     "WordPiece has BERT's 30,522 words, as Table 6's counts have; Sec. 4.1 says 30,000. Books, which is not in public "
     "hands, has to be given as a corpus beside Wikipedia.",
-    "AdamW with BERT's constants and weight decay of 0.01; the paper names no optimiser.",
+    *TRAINING_CHOICES,
 )
 SMALL_TASKS = ("cola", "sst2", "stsb", "mrpc", "rte")  # of size gpu: those whose training sets are small
 BUILTIN = ("builtin:acceptability", "builtin:role-questions", "builtin:roles")

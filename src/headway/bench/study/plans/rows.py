@@ -30,10 +30,18 @@ CHOICES = (  # of ours, where the paper is silent
     "Ke et al. share over heads (Sec. 4.4), although TUPE itself shares over layers, and Sec. 2.2.2 says that all do.",
     "Tables of per-head segments are not shared, whatever positions share (Chen et al. 2021a, Sec. 3).",
     "Linformer has one projection for the keys and values of all heads of a layer, with a column for each position of "
-    "the texts in pretraining.",
+    "the texts in pretraining. Tables 2 and 3 print d_p = 32 and 256 for it, which is read as the number of projected "
+    "keys: Sec. 4.1 speaks of a “projection dimension of 32”.",
     "DIET-ABS-LIN has rank 64, the width of heads and the default of Sec. 3.1; the factors of Eq. (4) have width d. "
     "Their product has no higher rank than there are projected keys: 32 on GLUE, where 64 is no limit, 256 on XTREME.",
     "The √d of Eqs. (1), (3) and (4) is the square root of the width of a head, as in BERT.",
+)
+TRAINING_CHOICES = (  # of ours, in pretraining and fine-tuning
+    "AdamW with BERT's constants and weight decay of 0.01; rates fall linearly to zero after warm-up. The paper names "
+    "neither optimiser nor schedule.",
+    "A sequence of pretraining has whole sentences of one document (DOC-SENTENCES of Liu et al. 2019). The paper's "
+    "“full sentences from documents, and packed up to the maximum sequence length” may also mean that a sequence goes "
+    "on into the next document. Of the tokens 15 % are predicted, as in BERT.",
 )
 DEVLIN = Row(name="Devlin et al. (learned)", encoding="learned:segments=input")
 SHAW_ROW = Row(name="Shaw et al.", encoding="shaw:clip=1023,sharing=head,segments=input")

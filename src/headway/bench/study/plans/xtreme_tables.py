@@ -19,6 +19,7 @@ from headway.bench.study.plans.rows import (
     KE,
     RAFFEL,
     SHAW_ROW,
+    TRAINING_CHOICES,
     diet_abs,
     diet_rel,
     linformer,
@@ -200,7 +201,8 @@ XTREME_CHOICES = (  # of ours, where the papers are silent
     "say. TyDiQA-GoldP is fine-tuned on its English training questions, the header's 3.7k; Sec. 4.2 reads as if it "
     "were SQuAD, too.",
     "Scores are means over languages, English among them: 15 of XNLI, 11 of XQuAD, 7 of MLQA, 9 of TyDiQA. “Avg” is "
-    "the mean of the seven numbers, as the published averages are.",
+    "the mean of the seven numbers of each run, and of these means the median over runs. The published averages are, "
+    "to rounding, means of the medians beside them.",
     "The learning rate is the one with the highest median score on English dev (XNLI's, SQuAD's, TyDiQA's), and each "
     "run counts by the checkpoint with the highest score there; checkpoints are 3,500 steps apart, and one after the "
     "last step. The paper names neither. No text in another language is used to choose.",
@@ -208,7 +210,7 @@ XTREME_CHOICES = (  # of ours, where the papers are silent
     "“similar”; it does not say its own. SentencePiece is a unigram model.",
     "Five runs are five seeds of fine-tuning from one pretrained model.",
     "Windows of a question's text share 128 tokens, and answers have at most 30, as in BERT's code.",
-    "AdamW with BERT's constants and weight decay of 0.01; the paper names no optimiser.",
+    *TRAINING_CHOICES,
 )
 NOTES: Mapping[str, tuple[str, ...]] = {
     "quick": ("The built-in language is one language: pairs and questions, without transfer. Ranks are divided by 8.",),
