@@ -122,11 +122,14 @@ def test_backends_agree(monkeypatch, kind, masking, kv_heads):
     assert "blockwise" in backends
     assert ("sdpa" in backends) == (parts[1] is None)
     for backend in backends:
-        for tile in TILES if backend == "blockwise" else ["whole"]:
+        for tile, kept in itertools.product(TILES, (2**24, 0)) if backend == "blockwise" else [("whole", 0)]:
             monkeypatch.setattr(op, "TILE", TILES.get(tile))
+            monkeypatch.setattr(op, "KEPT", kept)
             for got, want in zip(results(inputs, parts, upstream, backend=backend, **options), expected, strict=True):
                 assert torch.isfinite(got).all()
-                assert_close(got, want, rtol=1e-9, atol=1e-9, msg=lambda text, at=(backend, tile): f"{at}: {text}")
+                assert_close(
+                    got, want, rtol=1e-9, atol=1e-9, msg=lambda text, at=(backend, tile, kept): f"{at}: {text}"
+                )
 
 
 @pytest.mark.parametrize("kind", ["toeplitz", "dense", "low rank", "scores and values"])

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import headway as hw
+from headway.attention.blockwise import op
 
 H, D = 2, 8
 FLOAT = 4  # bytes
@@ -73,10 +74,21 @@ def test_the_measurement_sees_a_whole_matrix():
 
 @pytest.mark.parametrize("options", [{}, {"causal": True, "dropout": 0.1}], ids=["plain", "causal, dropout"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_memory_is_linear(kind, options):
+def test_memory_is_linear(monkeypatch, kind, options):
+    monkeypatch.setattr(op, "KEPT", 0)
     one, two = (allocations(step(n, kind, "blockwise", **options)) for n in (2048, 4096))
     for small, large in zip(one, two, strict=True):
         assert large <= 2.2 * small
     largest, most = two
     assert largest < H * 4096 * 4096 * FLOAT / 4
     assert most < H * 4096 * 4096 * FLOAT / 2
+
+
+@pytest.mark.parametrize("kind", ["toeplitz", "relative values"])
+def test_weights_are_kept_up_to_a_fixed_number(monkeypatch, kind):
+    """Of two lengths the shorter one's weights are kept, whole and once, and the longer one needs less memory."""
+    monkeypatch.setattr(op, "KEPT", H * 2048 * 2048)
+    kept, _ = allocations(step(2048, kind, "blockwise"))
+    assert kept == op.KEPT * FLOAT
+    largest, _ = allocations(step(2049, kind, "blockwise"))
+    assert largest < kept / 2

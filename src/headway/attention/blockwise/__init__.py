@@ -1,7 +1,8 @@
 """Attention in blocks of queries: memory linear in n for every bias, forward, backward and bias gradients.
 
-The scores of one block exist only while that block is worked on; the backward pass computes them again. How
-the tile of each kind of bias is computed, and how its gradient is summed, stands in `terms.py`.
+The scores of one block exist only while that block is worked on. The backward pass is given the weights, where these
+fit into 64 MiB, or computes them again. How the tile of each kind of bias is computed, and how its gradient is summed,
+stands in `terms.py`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
     masking = request.masking
     kinds, tensors, starts = _flat(request)
     seed = torch.randint(2**62, (1,)) if request.dropout > 0 else None
+    batch, heads, q_len, _ = request.q.shape
+    keep = request.needs_grad and batch * heads * q_len * k.shape[2] <= op.KEPT
     output: Tensor = op.blockwise(
         request.q.contiguous(),
         k.contiguous(),
@@ -50,6 +53,7 @@ def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)
         request.scale,
         request.dropout,
         seed,
+        keep,
     )[0]
     return output
 

@@ -1,12 +1,14 @@
 """The loops, registered as torch operators so that `torch.compile` keeps them whole.
 
 Notation of the backward pass: s scores, p weights, g gradient of the output, dp of the weights, ds of the scores:
-p = exp(s - logsum), ds = p * (dp - sum_j p_ij dp_ij), and that row sum is g . out, so nothing n x n is ever kept.
+p = softmax(s), ds = p * (dp - sum_j p_ij dp_ij). The weights of a call are kept for it where they fit into KEPT
+numbers. Those of longer sequences are computed again, so that beyond KEPT memory is linear in n.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -17,6 +19,7 @@ from headway.running import without_autocast
 
 BLOCK_Q = 128  # queries per block
 TILE = 2**20  # numbers per tile, 4 MiB of float32: smaller ones fit caches better but leave cores waiting
+KEPT = 2**24  # weights that a call may keep for its backward pass, 64 MiB of float32
 
 
 @torch.library.custom_op("headway::blockwise", mutates_args=())
@@ -35,38 +38,26 @@ def blockwise(
     scale: float,
     dropout: float,
     seed: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output (B, H, Lq, Dv), the logs of the softmax's denominators (B, H, Lq, 1), and a rounding error.
-
-    The last is what rounding to half precision took from the output; it is empty in other precisions. The backward pass
-    adds it again to compute g . out exactly, because with few keys nearly everything in ds cancels.
-    """
+    keep: bool,  # whether to keep the weights
+) -> tuple[Tensor, Tensor]:
+    """Return the output (B, H, Lq, Dv), and the weights before dropout, block by block, or nothing in their place."""
     with without_autocast(q.device.type):
         work = _Work(q, k, v, tensors, kinds, starts, scale, dropout, seed)
         masking = _masking(q, k, mask, causal, lengths, q_documents, k_documents)
-        output = work.q.new_zeros(*q.shape[:3], v.shape[3])  # rows that see nothing stay zero,
-        logsum = work.q.new_full((*q.shape[:3], 1), torch.inf)  # and so do their exp(s - logsum)
+        output = work.q.new_zeros(*q.shape[:3], v.shape[3])  # rows that see nothing stay zero
+        count = q.shape[:3].numel() * k.shape[2] if keep else 0
+        kept = work.q.new_empty(count) if masking.empty else work.q.new_zeros(count)  # blocks may be left out
         for block in work.blocks(masking):
-            s = work.scores(block, masking)
-            top = s.amax(-1, keepdim=True)
-            if not masking.empty:
-                top.masked_fill_(top == -torch.inf, 0.0)
-            p = s.sub_(top).exp_()
-            total = p.sum(-1, keepdim=True)
+            p = work.weights(block, masking, work.kept_tile(kept, block))
             if dropout > 0:
-                p.masked_fill_(work.dropped(block), 0.0)
+                p = p.masked_fill(work.dropped(block), 0.0)
             out = torch.bmm(_flat(p), work.keys(work.v, block)).view(*p.shape[:3], -1)
             if work.value_terms:
-                columns = work.skew(p)
+                columns = work.diagonals(p, work.value_terms)
                 for term in work.value_terms:
                     out += term.values(p, columns, block)
-            if not masking.empty:
-                total.masked_fill_(total == 0, torch.inf)
-            torch.div(out, total * (1 - dropout), out=work.rows(output, block))
-            torch.add(top, total.log_(), out=work.rows(logsum, block))
-        rounded = output.to(q.dtype)
-        rest = output.new_empty(0) if rounded is output else (output - rounded).to(q.dtype)
-        return rounded, logsum, rest
+            work.rows(output, block).copy_(out if dropout == 0 else out.div_(1 - dropout))
+        return output.to(q.dtype), kept
 
 
 @torch.library.custom_op("headway::blockwise_backward", mutates_args=())
@@ -75,9 +66,7 @@ def blockwise_backward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    output: Tensor,
-    logsum: Tensor,
-    rest: Tensor,
+    kept: Tensor,
     tensors: list[Tensor],
     kinds: str,
     starts: list[int],
@@ -90,7 +79,8 @@ def blockwise_backward(
     dropout: float,
     seed: Tensor | None,
     learned: bool,
-) -> list[Tensor]:  # gradients of q, k, v and, where `learned`, of every tensor (empty for integers)
+) -> list[Tensor]:
+    """Return gradients of q, k, v and, where `learned`, of every tensor; those of integer tensors are empty."""
     with without_autocast(q.device.type):
         work = _Work(q, k, v, tensors, kinds, starts, scale, dropout, seed)
         masking = _masking(q, k, mask, causal, lengths, q_documents, k_documents)
@@ -98,36 +88,38 @@ def blockwise_backward(
             for term in work.all_terms:
                 term.track()
         g = grad.to(work.q.dtype).contiguous()
-        exact = output.to(g.dtype) + rest if rest.numel() > 0 else output
-        delta = (g * exact).sum(-1, keepdim=True)
         g = g / (1 - dropout) if dropout > 0 else g  # as the weights that dropout keeps
         dq, dk, dv = (torch.zeros_like(t) for t in (work.q, work.k, work.v))
         for block in work.blocks(masking):
             q_tile, g_tile = work.rows(work.q, block), work.rows(g, block)
-            p = work.scores(block, masking).sub_(work.rows(logsum, block)).exp_()
-            ds = work.skewed_tile(p.shape)
-            torch.bmm(_flat(g_tile), work.keys(work.v, block).mT, out=_flat(ds))  # dp, for now
+            p = work.kept_tile(kept, block)
+            if p is None:
+                p = work.weights(block, masking)
+            dp = work.scratch("dp", p.shape)
+            torch.bmm(_flat(g_tile), work.keys(work.v, block).mT, out=_flat(dp))
             for value_term in work.value_terms:
-                ds += value_term.weight_grad(g_tile, block)
-            kept = p
+                dp += value_term.weight_grad(g_tile, block)
+            weights = p
             if dropout > 0:
                 dropped = work.dropped(block)
-                kept = p.masked_fill(dropped, 0.0)
-                ds.masked_fill_(dropped, 0.0)
-            work.keys(dv, block).baddbmm_(_flat(kept).mT, _flat(g_tile))
-            ds.sub_(work.rows(delta, block)).mul_(p)
+                weights = p.masked_fill(dropped, 0.0)
+                dp.masked_fill_(dropped, 0.0)
+            work.keys(dv, block).baddbmm_(_flat(weights).mT, _flat(g_tile))
+            ds = work.scratch("scores", p.shape)
+            torch._softmax_backward_data(dp, p, -1, p.dtype, grad_input=ds)
             work.keys(dk, block).baddbmm_(_flat(ds).mT, _flat(q_tile), alpha=scale)
             dq_tile = torch.bmm(_flat(ds), work.keys(work.k, block)).mul_(scale).view(*q_tile.shape)
-            columns = work.skewed_columns(p.shape)
-            for term in work.score_terms:
-                met = term.reduce(ds, columns, q_tile, block) if learned or isinstance(term, Lookup) else None
+            terms = [term for term in work.score_terms if learned or isinstance(term, Lookup)]
+            columns = work.diagonals(ds, terms)
+            for term in terms:
+                met = term.reduce(ds, columns, q_tile, block)
                 if met is not None:
                     dq_tile += met
             work.rows(dq, block).copy_(dq_tile)
             if learned and work.value_terms:
-                columns = work.skew(kept)
+                columns = work.diagonals(weights, work.value_terms)
                 for value_term in work.value_terms:
-                    value_term.reduce_values(kept, columns, g_tile, block)
+                    value_term.reduce_values(weights, columns, g_tile, block)
         grads = [dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)]
         if learned:
             given = iter(tensors)
@@ -165,7 +157,8 @@ class _Work:
         room = max(1, TILE // (self.block_rows * k.shape[2]))  # heads that fit into one tile
         self.heads = heads if room >= heads else max(h for h in range(1, room + 1) if heads % h == 0)
         self.batch = min(batch, max(1, room // heads))
-        self._scratch: Tensor | None = None
+        self._scratch: dict[str, Tensor] = {}
+        self._read = 0  # how many kept weights belong to blocks that were worked on
         self._skewed: Skewed | None = None
         self.score_terms: list[Term] = []
         self.value_terms: list[Lookup] = []
@@ -186,7 +179,7 @@ class _Work:
         return [*self.score_terms, *self.value_terms]
 
     def blocks(self, masking: Masking) -> Iterator[Block]:
-        """Yield all blocks in a fixed order, without the keys that none of a block's queries may see."""
+        """Yield all blocks in a fixed order; keys that none of a block's queries may see are left out."""
         batch, heads, q_len, _ = self.q.shape
         for b0 in range(0, batch, self.batch):
             b1 = min(batch, b0 + self.batch)
@@ -197,13 +190,23 @@ class _Work:
                     if j0 < j1:
                         yield Block(b0, b1, h0, h0 + self.heads, i0, i1, j0, j1)
 
-    def scores(self, block: Block, masking: Masking) -> Tensor:
-        """Compute scale * q k^T + bias, -inf where masked, (b, h, m, w), in memory that the next block reuses."""
+    def weights(self, block: Block, masking: Masking, out: Tensor | None = None) -> Tensor:
+        """Return softmax(scale * q k^T + bias) where allowed, 0 elsewhere, (b, h, m, w), in `out` or in scratch."""
+        s = self._scores(block)
+        p = self.scratch("weights", s.shape) if out is None else out
+        if masking.empty:
+            return torch.softmax(s, -1, out=p)
+        allowed = masking.tile(block.b0, block.b1, block.i0, block.i1, block.j0, block.j1, s.device)
+        assert allowed is not None
+        allowed = allowed[:, block.h0 : block.h1] if allowed.shape[1] > 1 else allowed
+        torch.softmax(s.masked_fill_(~allowed, -torch.inf), -1, out=p)
+        sees = allowed.any(-1, keepdim=True)
+        return p if sees.all() else p.masked_fill_(~sees, 0.0)  # softmax makes NaN of nothing
+
+    def _scores(self, block: Block) -> Tensor:
+        """Return scale * q k^T + bias, (b, h, m, w), in scratch."""
         q_tile = self.rows(self.q, block)
-        size = (block.b1 - block.b0) * (block.h1 - block.h0) * block.rows * block.columns
-        if self._scratch is None or self._scratch.numel() < size:
-            self._scratch = self.q.new_empty(size)
-        s = self._scratch[:size].view(*q_tile.shape[:3], block.columns)
+        s = self.scratch("scores", self._shape(block))
         flat = _flat(s)
         if self.scale == 0:  # for which torch leaves the memory as it is
             flat.zero_()
@@ -211,31 +214,35 @@ class _Work:
             torch.baddbmm(flat, _flat(q_tile), self.keys(self.k, block).mT, beta=0, alpha=self.scale, out=flat)
         for term in self.score_terms:
             term.add_to(s, q_tile, block)
-        if not masking.empty:
-            allowed = masking.tile(block.b0, block.b1, block.i0, block.i1, block.j0, block.j1, s.device)
-            assert allowed is not None
-            allowed = allowed[:, block.h0 : block.h1] if allowed.shape[1] > 1 else allowed
-            s.masked_fill_(~allowed, -torch.inf)
         return s
 
-    def skewed_tile(self, shape: torch.Size) -> Tensor:
-        """Return memory for a tile whose diagonals will be summed; the caller must write all of it."""
-        b, h, m, w = shape
+    def _shape(self, block: Block) -> torch.Size:
+        """Return the shape of a tile, (b, h, m, w)."""
+        return torch.Size((block.b1 - block.b0, block.h1 - block.h0, block.rows, block.columns))
+
+    def scratch(self, name: str, shape: torch.Size) -> Tensor:
+        """Return memory for a tile that the next block reuses under this name."""
+        size = math.prod(shape)
+        if name not in self._scratch or self._scratch[name].numel() < size:
+            self._scratch[name] = self.q.new_empty(size)
+        return self._scratch[name][:size].view(shape)
+
+    def kept_tile(self, kept: Tensor, block: Block) -> Tensor | None:
+        """Return the memory of the block's weights, or None where none is kept. Ask once for each block, in order."""
+        if kept.numel() == 0:
+            return None
+        shape = self._shape(block)
+        self._read += math.prod(shape)
+        return kept[self._read - math.prod(shape) : self._read].view(shape)
+
+    def diagonals(self, tile: Tensor, terms: Sequence[Term]) -> Tensor:  # (b, h, m, w) -> (b, h, m, m + w - 1)
+        """Return the tile's diagonals as columns if one of the terms reads them, else the tile as it is."""
+        if not any(term.READS_DIAGONALS for term in terms):
+            return tile
+        b, h, m, w = tile.shape
         if self._skewed is None:
             self._skewed = Skewed(self.q, self.batch * self.heads, self.block_rows, self.k.shape[2])
-        tile = self._skewed.tile(b * h, m, w)
-        return tile.as_strided(shape, (h * tile.stride(0), *tile.stride()), tile.storage_offset())
-
-    def skewed_columns(self, shape: torch.Size) -> Tensor:
-        """Return the diagonals of the tile that was written last, as columns, (b, h, m, m + w - 1)."""
-        assert self._skewed is not None
-        b, h, m, w = shape
-        return self._skewed.columns(b * h, m, w).view(b, h, m, -1)
-
-    def skew(self, tile: Tensor) -> Tensor:
-        """Copy a tile, and return its diagonals as columns."""
-        self.skewed_tile(tile.shape).copy_(tile)
-        return self.skewed_columns(tile.shape)
+        return self._skewed.columns(tile.view(b * h, m, w)).view(b, h, m, -1)
 
     def dropped(self, block: Block) -> Tensor:
         """Return which weights of the tile are dropped, (b, h, m, w), the same ones in both passes.
@@ -293,13 +300,13 @@ def _masking(
 
 @blockwise.register_fake
 def _(q, k, v, *rest):  # type: ignore[no-untyped-def]
-    logsum = q.new_empty((*q.shape[:3], 1), dtype=torch.promote_types(q.dtype, torch.float32))
-    output = q.new_empty(*q.shape[:3], v.shape[3])
-    return output, logsum, q.new_empty(0) if logsum.dtype == q.dtype else torch.empty_like(output)
+    count = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] if rest[-1] else 0
+    kept = q.new_empty(count, dtype=torch.promote_types(q.dtype, torch.float32))
+    return q.new_empty(*q.shape[:3], v.shape[3]), kept
 
 
 @blockwise_backward.register_fake
-def _(grad, q, k, v, output, logsum, rest, tensors, *others):  # type: ignore[no-untyped-def]
+def _(grad, q, k, v, kept, tensors, *others):  # type: ignore[no-untyped-def]
     grads = [torch.empty_like(t) for t in (q, k, v)]
     if others[-1]:
         grads += [torch.empty_like(t) if t.is_floating_point() else t.new_empty(0) for t in tensors]
@@ -307,25 +314,25 @@ def _(grad, q, k, v, output, logsum, rest, tensors, *others):  # type: ignore[no
 
 
 def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    q, k, v, tensors, kinds, starts, mask, causal, lengths, q_documents, k_documents, scale, dropout, seed = inputs
-    ctx.save_for_backward(q, k, v, *output, mask, lengths, q_documents, k_documents, seed, *tensors)
+    q, k, v, tensors, kinds, starts, mask, causal, lengths, q_documents, k_documents, scale, dropout, seed, _ = inputs
+    ctx.save_for_backward(q, k, v, output[1], mask, lengths, q_documents, k_documents, seed, *tensors)
     ctx.settings = kinds, starts, causal, scale, dropout
     ctx.learned = any(t.requires_grad for t in tensors)
     ctx.set_materialize_grads(False)
 
 
 def _differentiate(ctx, grad, *_):  # type: ignore[no-untyped-def]
-    q, k, v, output, logsum, rest, mask, lengths, q_documents, k_documents, seed, *tensors = ctx.saved_tensors
+    q, k, v, kept, mask, lengths, q_documents, k_documents, seed, *tensors = ctx.saved_tensors
     kinds, starts, causal, scale, dropout = ctx.settings
     nothing: tuple[object, ...] = (
         None,
         None if starts else [],
-        *[None] * 8,
+        *[None] * 9,
     )  # torch takes an empty list for a list of tensors
     if grad is None:
         return None, None, None, [None] * len(tensors), *nothing
     grads = blockwise_backward(
-        grad, q, k, v, output, logsum, rest, tensors, kinds, starts, mask, causal, lengths, q_documents, k_documents,
+        grad, q, k, v, kept, tensors, kinds, starts, mask, causal, lengths, q_documents, k_documents,
         scale, dropout, seed, ctx.learned,
     )  # fmt: skip
     others = grads[3:] if ctx.learned else [None] * len(tensors)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -54,24 +54,20 @@ def skewed(rows: Tensor, first: int, m: int, width: int) -> Tensor:
 
 
 class Skewed:
-    """Memory for tiles whose diagonals can be summed: `tile` to write, `columns` to read."""
+    """Memory in which the diagonals of tiles become columns."""
 
     def __init__(self, like: Tensor, count: int, rows: int, k_len: int) -> None:
         self.memory = like.new_zeros(count, rows, k_len + rows)
 
-    def tile(self, count: int, rows: int, width: int) -> Tensor:
-        """Return the tile, (count, rows, width); the caller must write all of it."""
+    def columns(self, tile: Tensor) -> Tensor:  # (count, rows, width) -> (count, rows, rows + width - 1)
+        """Copy a tile to where its entry (r, c) is entry (r, c + rows - 1 - r) of the result; the others are zero."""
+        count, rows, width = tile.shape
+        memory = self.memory[:count, :rows]
         # What other tiles may have left beside this one: a triangle on either side.
-        self.memory[:count, :rows, : rows - 1].zero_()
-        self.memory[:count, :rows, width : width + rows].zero_()
-        return skewed(self.memory[:count], 0, rows, width)
-
-    def columns(self, count: int, rows: int, width: int) -> Tensor:
-        """Return the diagonals as columns, (count, rows, rows + width - 1).
-
-        Entry (r, c + rows - 1 - r) is entry (r, c) of the tile; all others are zero.
-        """
-        return self.memory[:count, :rows, : rows + width - 1]
+        memory[..., : rows - 1].zero_()
+        memory[..., width : width + rows].zero_()
+        skewed(memory, 0, rows, width).copy_(tile)
+        return memory[..., : rows + width - 1]
 
 
 def reduced(grad: Tensor, batch: int, heads: int) -> Tensor:
@@ -98,6 +94,8 @@ def own_heads(table: Tensor, block: Block) -> Tensor:
 class Term:
     """A score bias: `load` makes its tile, `reduce` takes the gradient of the scores in that tile."""
 
+    READS_DIAGONALS: ClassVar[bool] = False  # whether `reduce`, `values` and `reduce_values` read `columns`
+
     def __init__(self, tensors: list[Tensor], start: int, scale: float, dtype: torch.dtype, sizes: Sizes) -> None:
         self.tensors = [t.to(dtype) if t.is_floating_point() else t for t in tensors]
         self.start, self.scale, self.sizes = start, scale, sizes
@@ -117,7 +115,7 @@ class Term:
     def reduce(self, ds: Tensor, columns: Tensor, q: Tensor, block: Block) -> Tensor | None:
         """Add to the gradients; return the gradient of q, (b, h, m, D), where the term meets q.
 
-        ds is (b, h, m, w); columns is the same with diagonals as columns, (b, h, m, m + w - 1).
+        ds is (b, h, m, w); columns is the same with diagonals as columns, (b, h, m, m + w - 1), if they are read.
         """
         raise NotImplementedError
 
@@ -137,6 +135,8 @@ class DenseTerm(Term):
 
 
 class ToeplitzTerm(Term):
+    READS_DIAGONALS = True
+
     def __init__(self, tensors: list[Tensor], start: int, scale: float, dtype: torch.dtype, sizes: Sizes) -> None:
         super().__init__(tensors, start, scale, dtype, sizes)
         # (B|1, H|1, rows of a block, Lq + Lk - 1): every row the same, to be read skewed
@@ -181,6 +181,8 @@ class ProductTerm(Term):
     The rows of the table are looked up once, so that there is a vector for each offset, (H|1, Lq + Lk - 1, W). A
     product with all of them is cheaper than one with the rows of the table and a look-up for each score.
     """
+
+    READS_DIAGONALS = True
 
     def __init__(self, tensors: list[Tensor], start: int, scale: float, dtype: torch.dtype, sizes: Sizes) -> None:
         super().__init__(tensors, start, scale, dtype, sizes)
@@ -247,6 +249,8 @@ class KeyProductTerm(ProductTerm):
     Seen from a key, the greatest offset comes first. All keys at once would be multiplied with every offset of the
     tile, of which each needs as many as there are queries.
     """
+
+    READS_DIAGONALS = False
 
     def __init__(self, tensors: list[Tensor], start: int, scale: float, dtype: torch.dtype, sizes: Sizes) -> None:
         vectors, table, rows = tensors
@@ -322,6 +326,8 @@ class Lookup(Term):
 
 class OffsetTerm(Lookup):
     """RelativeKeys and RelativeValues: the vector of pair (i, j) is that of j - i, clipped."""
+
+    READS_DIAGONALS = True
 
     def _parts(self, block: Block) -> tuple[int, int, int, int]:
         """Count the tile's offsets left of the table, in it and right of it; also return the first row used."""
