@@ -36,6 +36,21 @@ def toeplitz(q_len, k_len, batch=1, heads=H):
     return hw.Toeplitz(torch.randn(batch, heads, q_len + k_len - 1), q_len)
 
 
+def products(q_len, k_len, width, heads=H, batch=B, rows=9, of_keys=False):
+    """Products with rows in any order, of which some offsets have none."""
+    vectors = torch.randn(batch, heads, k_len if of_keys else q_len, width)
+    table = width**-0.5 * torch.randn(heads, rows, width)
+    return hw.RelativeProducts(vectors, table, torch.randint(-1, rows, (q_len + k_len - 1,)), of_keys)
+
+
+SUMS = {
+    "of queries": lambda m, n: products(m, n, 8),
+    "of keys": lambda m, n: products(m, n, 5, of_keys=True),
+    "both": lambda m, n: products(m, n, 16) + products(m, n, 20, of_keys=True),
+    "both and toeplitz": lambda m, n: toeplitz(m, n) + products(m, n, 1) + products(m, n, 64, of_keys=True),
+}
+
+
 def check(q, k, v, bias=None, **options):
     """Against the oracle in float64: at most twice the error of the oracle in float32, and one rounding step."""
     got = hw.attention(q, k, v, bias, backend="native", **options)
@@ -65,6 +80,26 @@ MASKS = {
 def test_lengths_and_masks(q_len, k_len, with_bias, masking):
     bias = toeplitz(q_len, k_len) if with_bias else None
     check(*inputs(q_len, k_len), bias, **MASKS[masking](k_len))
+
+
+@needs_compiler
+@pytest.mark.parametrize("masking", MASKS)
+@pytest.mark.parametrize("kind", SUMS)
+@pytest.mark.parametrize(("q_len", "k_len"), [(1, 1), (1, 63), (63, 1), (63, 97), (128, 129), (200, 300)])
+def test_products_with_offsets(q_len, k_len, kind, masking):
+    check(*inputs(q_len, k_len, 16), SUMS[kind](q_len, k_len), **MASKS[masking](k_len))
+
+
+@needs_compiler
+@pytest.mark.parametrize(("batch", "heads"), [(1, 1), (1, H), (B, 1), (B, H)])
+def test_products_that_are_shared_or_strided(batch, heads):
+    q, k, v = inputs(33, 49)
+    of_queries = products(33, 49, 8, heads, batch)
+    check(q, k, v, of_queries + products(33, 49, 8, heads, batch, of_keys=True))
+    vectors = torch.randn(8, 33, heads, batch).permute(3, 2, 1, 0)
+    for strided in (vectors, vectors.to(torch.float64), vectors.transpose(1, 2).contiguous().transpose(1, 2)):
+        table = of_queries.offset_vectors[:1].to(strided.dtype)
+        check(q, k, v, hw.RelativeProducts(strided, table, of_queries.rows.int()))
 
 
 @needs_compiler
@@ -116,7 +151,7 @@ def test_nothing_is_read_beyond_the_keys():
     from headway.attention.native import op
 
     want = hw.attention(q, k[:, :, :30], v[:, :, :30], backend="native")
-    got = op.native(q, k[:, :, :30], v[:, :, :30], None, torch.tensor([30, 45]), False, 64**-0.5)
+    got = op.native(q, k[:, :, :30], v[:, :, :30], None, [], [], torch.tensor([30, 45]), False, 64**-0.5)
     assert torch.equal(got, want)
 
 
@@ -163,7 +198,7 @@ def test_what_is_not_a_number_is_not_hidden(wrong):
 def test_the_same_bits_whatever_is_beside_them():
     """Threads, batch, padding and the number of queries change nothing."""
     q, k, v = inputs(200, 200)
-    bias = toeplitz(200, 200)
+    bias = toeplitz(200, 200) + products(200, 200, 16, batch=1) + products(200, 200, 8, batch=1, of_keys=True)
     before = torch.get_num_threads()
     try:
         outcomes = []
@@ -217,8 +252,11 @@ def test_the_operator_is_sound():
     from headway.attention.native import op
 
     q, k, v = inputs(9, 13)
-    given = (q, k, v, torch.randn(1, H, 21), torch.tensor([13, 4]), True, 0.5)
-    torch.library.opcheck(op.native, given, test_utils=["test_schema", "test_faketensor", "test_aot_dispatch_static"])
+    pairs = [list(products(9, 13, 8, of_keys=of_keys).tensors.values()) for of_keys in (False, True)]
+    utils = ["test_schema", "test_faketensor", "test_aot_dispatch_static"]
+    for of_queries, of_keys in ([[], []], pairs):
+        given = (q, k, v, torch.randn(1, H, 21), of_queries, of_keys, torch.tensor([13, 4]), True, 0.5)
+        torch.library.opcheck(op.native, given, test_utils=utils)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own, when duals are first used

@@ -1,8 +1,12 @@
-// Attention without gradients on the CPU, in float32, with a Toeplitz bias or none.
+// Attention without gradients on the CPU, in float32, with a Toeplitz bias and products of queries and of keys with a
+// vector for each offset, or without any bias.
 //
 // Scores are made transposed, keys by queries: a vector holds the scores of one key and neighbouring queries. So the
 // bias of a vector is one unaligned load (of its values, reversed), maxima and sums take no step across lanes, and the
 // weights lie as the second product reads them. Only queries are packed; keys and values are read where they are.
+//
+// Vectors of offsets are packed too, a row for each of their numbers, in which the greatest offset stands first. Then
+// what a vector of scores is multiplied with is one unaligned load, one number further for the next query.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -34,6 +38,7 @@ constexpr int KEYS = 4, ROWS = 6;  // of 16
 constexpr int QUERY_VECTORS = 3, COLUMN_VECTORS = 2;
 constexpr int QUERIES = QUERY_VECTORS * LANES;  // one block
 constexpr int BLOCK_K = 128;  // its scores, with the keys and values that pass, stay near the core
+constexpr int TABLE = BLOCK_K + QUERIES;  // offsets between a block of queries and one of keys, and one more
 
 typedef float Vector __attribute__((vector_size(4 * LANES)));
 typedef float Unaligned __attribute__((vector_size(4 * LANES), aligned(4)));
@@ -61,6 +66,11 @@ INLINE Vector exponential(Vector x) {
     return p * (Vector)((Integers)rounded << 23);
 }
 
+struct Products {  // of vectors with the vector of each offset
+    const float *vectors, *table;  // table: (heads, width, q_len + k_len - 1), greatest offset first; or null
+    int64_t strides[3], table_stride, width;  // strides of batch, head and row of the vectors
+};
+
 struct Call {  // packed by op.py
     const float *q, *k, *v, *bias;  // bias: null where there is none
     const int64_t* lengths;  // (B,) or null
@@ -68,6 +78,7 @@ struct Call {  // packed by op.py
     int64_t batch, heads, groups, q_len, k_len, width, v_width;
     int64_t q_strides[3], k_strides[3], v_strides[3], out_strides[3];  // of batch, head and row
     int64_t bias_strides[2];  // of batch and head
+    Products of_queries, of_keys;
     float scale;
     int32_t causal, threads;
     void (*parallel)(void (*)(void*), void*, unsigned, unsigned);  // GOMP_parallel of the runtime in use, or null
@@ -78,6 +89,9 @@ struct Scores {
     const float* keys;
     int64_t stride, width, count;
     const float* bias;  // of the first key and query; one less for the next key, one more for the next query
+    const float *own, *own_table;  // packed: (own_width, block of queries), (own_width, TABLE); of queries
+    const float *vectors, *key_table;  // of keys: one for each row, (key_width, TABLE)
+    int64_t own_width, key_width, vector_stride;  // widths are 0 where there are no products
     bool edge;  // whether some query does not see some key: query r sees key n if r >= n + first
     int64_t first;
     float* out;  // (count, block of queries)
@@ -96,6 +110,31 @@ INLINE void score_tile(const Scores& x, int64_t key, Vector* most) {
             const Vector element = splat(keys[n * x.stride + d]);
             for (int c = 0; c < C; c++) sum[n][c] += element * column[c];
         }
+    }
+    const int64_t last = x.count - 1 - key;  // of the first key here: where the offset to the first query stands
+    if (x.own_width > 0) {
+        Vector product[N][C] = {};  // summed up by itself, as the formula does, so that it rounds as little
+        for (int64_t d = 0; d < x.own_width; d++) {
+            const float* table = x.own_table + d * TABLE + last;
+            Vector column[C];
+            for (int c = 0; c < C; c++) column[c] = load(x.own + d * Q + c * LANES);
+            for (int n = 0; n < N; n++)
+                for (int c = 0; c < C; c++) product[n][c] += column[c] * load(table - n + c * LANES);
+        }
+        for (int n = 0; n < N; n++)
+            for (int c = 0; c < C; c++) sum[n][c] += product[n][c];
+    }
+    if (x.key_width > 0) {
+        Vector product[N][C] = {};
+        for (int64_t d = 0; d < x.key_width; d++) {
+            const float* table = x.key_table + d * TABLE + last;
+            for (int n = 0; n < N; n++) {
+                const Vector element = splat(x.vectors[(key + n) * x.vector_stride + d]);
+                for (int c = 0; c < C; c++) product[n][c] += element * load(table - n + c * LANES);
+            }
+        }
+        for (int n = 0; n < N; n++)
+            for (int c = 0; c < C; c++) sum[n][c] += product[n][c];
     }
     if (x.bias)
         for (int n = 0; n < N; n++)
@@ -192,10 +231,24 @@ struct Floats {
 struct Scratch {  // of one thread
     explicit Scratch(const Call& x)
         : queries(x.width * QUERIES), bias(x.k_len + QUERIES), sums(QUERIES * whole(x.v_width)),
-          values(x.v_width % LANES ? BLOCK_K * whole(x.v_width) : 0) {}
-    Floats queries, bias, sums, values;
+          values(x.v_width % LANES ? BLOCK_K * whole(x.v_width) : 0), own(x.of_queries.width * QUERIES),
+          own_table(x.of_queries.width * TABLE), key_table(x.of_keys.width * TABLE) {}
+    Floats queries, bias, sums, values, own, own_table, key_table;
     alignas(64) float scores[BLOCK_K * QUERIES], before[QUERIES], after[QUERIES];
 };
+
+// Vectors of the offsets between `queries` queries from `first` on and `keys` keys from `start` on.
+void pack_table(const Call& x, const Products& from, int64_t h, int64_t first, int64_t queries, int64_t start,
+                int64_t keys, float* to) {
+    const int64_t offsets = x.q_len + x.k_len - 1, greatest = x.k_len - start - keys + first;
+    const int64_t count = std::min(queries + keys - 1, offsets - greatest);
+    const float* table = from.table + h * from.table_stride + greatest;
+    for (int64_t d = 0; d < from.width; d++) std::memcpy(to + d * TABLE, table + d * offsets, count * sizeof(float));
+}
+
+const float* vectors_of(const Products& x, int64_t b, int64_t h, int64_t row) {
+    return x.vectors + b * x.strides[0] + h * x.strides[1] + row * x.strides[2];
+}
 
 // The queries of one sequence and head from `first` on, C vectors of them or fewer.
 template <int C>
@@ -216,6 +269,10 @@ void attend(const Call& x, Scratch& s, int64_t b, int64_t h, int64_t first) {
     for (int r = 0; r < Q; r++)
         for (int64_t d = 0; d < x.width; d++)
             s.queries[d * Q + r] = r < rows ? q[r * x.q_strides[2] + d] * x.scale : 0.0f;
+    for (int r = 0; r < rows && x.of_queries.table; r++) {
+        const float* vector = vectors_of(x.of_queries, b, h, first + r);
+        for (int64_t d = 0; d < x.of_queries.width; d++) s.own[d * Q + r] = vector[d];
+    }
     if (x.bias) {  // of query first + r and key j: s.bias[k_len - 1 - j + r]
         const float* end = x.bias + b * x.bias_strides[0] + h * x.bias_strides[1] + x.k_len - 1 + x.q_len - 1 - first;
         for (int64_t t = x.k_len - keys; t < x.k_len + Q - 1; t++) s.bias[t] = t < x.k_len + rows - 1 ? end[-t] : 0.0f;
@@ -224,10 +281,15 @@ void attend(const Call& x, Scratch& s, int64_t b, int64_t h, int64_t first) {
     for (int c = 0; c < C; c++) most[c] = splat(-INFINITY);
     for (int64_t start = 0; start < keys; start += BLOCK_K) {
         const int64_t count = std::min<int64_t>(BLOCK_K, keys - start);
+        if (x.of_queries.table) pack_table(x, x.of_queries, h, first, Q, start, count, s.own_table);
+        if (x.of_keys.table) pack_table(x, x.of_keys, h, first, Q, start, count, s.key_table);
         Vector base[C], sum[C] = {};
         for (int c = 0; c < C; c++) base[c] = most[c];
         score_block<C>({s.queries, k + start * x.k_strides[2], x.k_strides[2], x.width, count,
-                        x.bias ? s.bias + x.k_len - 1 - start : nullptr, x.causal && start + count - 1 > past,
+                        x.bias ? s.bias + x.k_len - 1 - start : nullptr, s.own, s.own_table,
+                        x.of_keys.table ? vectors_of(x.of_keys, b, h, start) : nullptr, s.key_table,
+                        x.of_queries.width, x.of_keys.width, x.of_keys.strides[2],
+                        x.causal && start + count - 1 > past,
                         start - past, s.scores},
                        most);
         for (int c = 0; c < C; c++) {
