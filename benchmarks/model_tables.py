@@ -263,7 +263,7 @@ def fused_on_cpu() -> str:
     lines = ["| model, batch | " + " | ".join(head) + " |", "|---" * (len(head) + 1) + "|"]
     for name, case in cases.items():
         cells = [cell for mode in MODES for cell in summary(case[mode])]
-        lines.append(f"| {name}, {case['batch']} × {case['length']} | " + " | ".join(cells) + " |")
+        lines.append(f"| {name.split(' ')[0]}, {case['batch']} × {case['length']} | " + " | ".join(cells) + " |")
     lines.append("")
     lines.append(
         f"CPU, {environment['threads']} threads of {environment['processor']}, torch {environment['torch']}, "

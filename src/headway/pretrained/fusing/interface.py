@@ -158,24 +158,41 @@ def run(
     elif mask.dtype != torch.bool:
         mask, added = allowed_and_added(mask, q.shape[-2])
         bias = added + bias
+    for calls in _RECORDS:
+        calls.append(Call(q, k, bias, mask, causal, q.shape[-1] ** -0.5 if scale is None else scale))
+    lengths = None if mask is None else lengths_of(mask, q.shape[0])
     arguments: dict[str, Any] = {
         "bias": bias,
         "value_bias": None,
-        "mask": mask,
+        "mask": mask if lengths is None else None,
         "causal": causal,
-        "lengths": None,
+        "lengths": lengths,
         "documents": None,
         "scale": scale,
         "dropout": dropout,
     }
-    for calls in _RECORDS:
-        calls.append(Call(q, k, bias, mask, causal, q.shape[-1] ** -0.5 if scale is None else scale))
     weights = None
     if with_weights:
         mixed, weights = weighted(checked(q, k, v, **arguments))
     else:
         mixed = attention(q, k, v, **arguments)
     return mixed.transpose(1, 2), weights
+
+
+def lengths_of(
+    mask: Tensor,  # boolean (B|1, H|1, Lq|1, Lk)
+    batch: int,
+) -> Tensor | None:  # (B,)
+    """Return the number of keys of each sequence if the mask is padding on the right, on a CPU; otherwise None.
+
+    With lengths in place of a mask, the padding is left out of the work. On a GPU to ask would wait for the device.
+    """
+    if mask.shape[1:3] != (1, 1) or not may_read(mask):
+        return None
+    keep = mask[:, 0, 0]
+    lengths = keep.sum(-1)
+    is_right = torch.equal(keep, torch.arange(keep.shape[1]) < lengths[:, None])
+    return lengths.expand(batch) if is_right else None
 
 
 def split_heads(
