@@ -39,7 +39,7 @@ def toeplitz(q_len, k_len, batch=1, heads=H):
 def products(q_len, k_len, width, heads=H, batch=B, rows=9, of_keys=False):
     """Products with rows in any order, of which some offsets have none."""
     vectors = torch.randn(batch, heads, k_len if of_keys else q_len, width)
-    table = width**-0.5 * torch.randn(heads, rows, width)
+    table = (3 * width) ** -0.5 * torch.randn(heads, rows, width)  # as DeBERTa scales one of three terms
     return hw.RelativeProducts(vectors, table, torch.randint(-1, rows, (q_len + k_len - 1,)), of_keys)
 
 
