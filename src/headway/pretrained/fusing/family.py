@@ -12,9 +12,19 @@ from torch import Tensor
 
 from headway.bias import Bias
 
-# Names in transformers' registries. Attention is the same; masks are what attention needs to know, or, in models that
-# work on their mask themselves, the same but never None, or numbers that are added to the scores.
-NAME, MASKED, ADDED = "headway", "headway_masked", "headway_added"
+# Names in transformers' registries. Attention is the same. The first is for models that are loaded by name, the others
+# for fused ones. Masks are what attention needs to know, or, in models that work on their mask themselves, the same but
+# never None, or numbers that are added to the scores.
+BY_NAME, FUSED, MASKED, ADDED = "headway", "headway_fused", "headway_masked", "headway_added"
+
+
+def check_implementation(config: Any) -> None:
+    """Raise ValueError if somebody gave a fused model another attention, which would not understand structures."""
+    if config._attn_implementation not in (FUSED, MASKED, ADDED):
+        raise ValueError(
+            f"attn_implementation: the model was fused, and then set to {config._attn_implementation!r}, which cannot "
+            f"take its bias as a structure. Call headway.unfuse(model) before you set another."
+        )
 
 
 class BiasAndMask(NamedTuple):
@@ -66,7 +76,7 @@ class Family:
     parts: dict[str, type[Fused]] = field(default_factory=dict)
     interface: dict[str, str] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
-    implementation: str = NAME
+    implementation: str = FUSED
 
     def original(self, name: str) -> type:
         """Return a class of transformers' file; raise NotImplementedError if this version has none."""

@@ -7,20 +7,21 @@ padding, (B, Lk) for padding in causal order, (B, 1, 1, Lk) for padding in any o
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, eager_mask, sdpa_mask
 
 from headway.attention.call import attention
 from headway.attention.eager import weighted
 from headway.attention.request import checked
 from headway.bias import Bias, Dense, LowRank
-from headway.pretrained.fusing.family import ADDED, MASKED, NAME, Fused
+from headway.pretrained.fusing.family import ADDED, BY_NAME, FUSED, MASKED, Fused
 from headway.running import may_read
 
 # Arguments that change the scores or the cache in ways that headway's attention does not have.
@@ -50,6 +51,28 @@ def recording() -> Iterator[list[Call]]:
         yield calls
     finally:
         _RECORDS.pop()
+
+
+def mask_by_name(*, config: Any = None, **kwargs: Any) -> Tensor | None:
+    """Return the mask of `mask_of_call` for a model that was not fused; refuse one that computes attention itself."""
+    if config is not None and not goes_through_interface(type(config).__module__):
+        raise NotImplementedError(
+            f"attn_implementation: {BY_NAME!r} cannot reach {config.model_type}, which computes attention itself and "
+            f"would misread the mask. Load it without; headway.fuse takes the families that docs/fuse.md names."
+        )
+    return mask_of_call(config=config, **kwargs)
+
+
+def goes_through_interface(configuration: str) -> bool:
+    """Whether the models beside a file of transformers with this configuration go through the attention interface."""
+    file = sys.modules.get(configuration.replace(".configuration_", ".modeling_"))
+    for kind in vars(file).values() if file is not None else ():
+        if isinstance(kind, type) and issubclass(kind, PreTrainedModel) and kind.__module__ == file.__name__:
+            return kind._can_set_attn_implementation()
+    return True  # it is no file of transformers: nothing is known
+
+
+goes_through_interface._dynamo_marked_constant = True  # type: ignore[attr-defined]  # see `scale_of` in deberta.py
 
 
 def mask_of_call(
@@ -112,7 +135,7 @@ def attend(
     for name in UNSUPPORTED:
         if kwargs.get(name) is not None:
             raise NotImplementedError(
-                f"{type(module).__name__}: {name} is not supported by attn_implementation={NAME!r}. "
+                f"{type(module).__name__}: {name} is not supported by attn_implementation={BY_NAME!r}. "
                 f"Use 'eager' for this model."
             )
     bias: Bias | None = None
@@ -121,7 +144,12 @@ def attend(
     elif position_bias is not None:
         bias = Dense(position_bias)
     if is_causal is None:
-        is_causal = getattr(module, "is_causal", True)
+        is_causal = getattr(module, "is_causal", None)
+    if is_causal is None and attention_mask is None and query.shape[-2] > 1:
+        raise NotImplementedError(
+            f"{type(module).__name__}: it has no mask and does not say whether it is causal, which "
+            f"attn_implementation={BY_NAME!r} must know. Use 'eager' for this model."
+        )
     asked = kwargs.get("output_attentions", getattr(getattr(module, "config", None), "output_attentions", False))
     return run(
         query,
@@ -129,7 +157,7 @@ def attend(
         value,
         bias=bias,
         mask=attention_mask,
-        is_causal=is_causal,
+        is_causal=bool(is_causal),
         scale=scaling,
         dropout=dropout if module.training else 0.0,
         with_weights=bool(asked),
@@ -195,6 +223,19 @@ def lengths_of(
     return lengths.expand(batch) if is_right else None
 
 
+def with_mean_of_values(
+    mixed: Tensor,  # (B, Lq, H, D)
+    weights: Tensor | None,  # (B, H, Lq, Lk)
+    v: Tensor,  # (B, H, Lk, D)
+    nothing: Tensor,  # boolean (B|1, 1, Lq|1, 1), True for a query that may attend to nothing
+) -> tuple[Tensor, Tensor | None]:
+    """Give queries that may attend to nothing the mean of all values, as eager attention does, without a gradient."""
+    if may_read(nothing) and not bool(nothing.any()):
+        return mixed, weights
+    mixed = torch.where(nothing.transpose(1, 2), v.mean(2)[:, None], mixed)
+    return mixed, None if weights is None else torch.where(nothing, 1 / v.shape[2], weights)
+
+
 def split_heads(
     x: Tensor,  # (B, L, H * D)
     heads: int,
@@ -217,6 +258,7 @@ def allowed_and_added(
 
 def register() -> None:
     """Register attention and a mask function under each name: without a second one, masks would be left out."""
-    for name, mask in ((NAME, mask_of_call), (MASKED, mask_always), (ADDED, eager_mask)):
+    masks = {BY_NAME: mask_by_name, FUSED: mask_of_call, MASKED: mask_always, ADDED: eager_mask}
+    for name, mask in masks.items():
         AttentionInterface.register(name, attend)
         AttentionMaskInterface.register(name, mask)

@@ -46,21 +46,53 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(("longformer", "led", "big_bird"), "its attention is sparse, with tokens that all others see"),
     "nystromformer": "it approximates attention by landmarks",
     "mra": "it approximates attention in blocks of several resolutions",
+    "yoso": "it approximates attention by hashing",
+    "reformer": "it attends within buckets of hashes",
+    "bigbird_pegasus": "its attention is sparse, with tokens that all others see",
+    "pegasus_x": "its attention is local, with tokens that all others see",
+    "canine": "it attends within blocks of characters",
+    "fnet": "it has no attention",
+    "prophetnet": "it attends with several streams of queries, each with a matrix of buckets of its own",
+    "vits": "its relative positions act on the values too, in windows",
+    **dict.fromkeys(
+        ("granite_speech", "granite_speech_encoder", "granite_speech_plus", "granite_speech_plus_encoder"),
+        "its encoder attends within blocks, with relative keys there",
+    ),
+    **dict.fromkeys(("gemma3n", "gemma3n_audio", "gemma4_audio"), "its audio encoder attends within chunks"),
+    **dict.fromkeys(
+        ("sam", "sam_vision_model", "sam_hq", "sam_hq_vision_model", "vitdet", "seggpt", "got_ocr2"),
+        "its bias depends on the query, for rows and columns apart, for which headway has no structure yet",
+    ),
+    **dict.fromkeys(("layoutlmv2", "layoutxlm"), "it needs detectron2, with which headway is not tested"),
+    "clap": "it consists of two models; fuse its part model.audio_model",
+    **dict.fromkeys(
+        ("maskformer", "mask2former", "oneformer", "upernet", "grounding-dino", "mm-grounding-dino", "omdet-turbo"),
+        "it consists of several models; its backbone, such as Swin, can be fused",
+    ),
+    "levit": "it changes the resolution between keys and queries",
+    **dict.fromkeys(
+        ("cpmant", "fastspeech2_conformer", "nemotron_asr_streaming", "nemotron_asr_streaming_encoder"),
+        "headway has no file for its positions yet",
+    ),
+    "phi4_multimodal": "headway has no file for the positions of its audio encoder yet",
 }
 
 _CLASSES: dict[type, type] = {}  # transformers' class -> the class of its fused modules
 
 
-def family_of(model_type: str) -> Family:
-    """Return the family of a model type; raise NotImplementedError with the reason if it has none."""
-    if model_type in FAMILIES:
-        return FAMILIES[model_type]
-    if model_type in REFUSED:
-        raise NotImplementedError(f"model: {model_type!r} cannot be fused: {REFUSED[model_type]}. See docs/fuse.md.")
-    raise NotImplementedError(
-        f"model: expected one of {', '.join(sorted(FAMILIES))}, got {model_type!r}. A model that goes through "
-        f"transformers' attention interface can be loaded with attn_implementation='headway'."
+def family_of(model: PreTrainedModel) -> Family:
+    """Return the family of a model; raise NotImplementedError with the reason if it has none."""
+    name = model.config.model_type
+    if name in FAMILIES:
+        return FAMILIES[name]
+    if name in REFUSED:
+        raise NotImplementedError(f"model: {name!r} cannot be fused: {REFUSED[name]}. See docs/fuse.md.")
+    why = (
+        "It goes through transformers' attention interface: load it with attn_implementation='headway'."
+        if model._can_set_attn_implementation()
+        else "It computes attention itself, in code that headway does not know."
     )
+    raise NotImplementedError(f"model: expected one of {', '.join(sorted(FAMILIES))}, got {name!r}. {why}")
 
 
 def fused_class(original: type, part: type[Fused]) -> type:

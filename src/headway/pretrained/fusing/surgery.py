@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 from torch import nn
 from transformers import PreTrainedModel
 
-from headway.pretrained.fusing.family import Family, Fused
+from headway.pretrained.fusing.family import ADDED, FUSED, MASKED, Family, Fused
 from headway.pretrained.fusing.interface import register
 from headway.pretrained.fusing.registry import family_of, fused_class
 
 M = TypeVar("M", bound=nn.Module)
 
+NOT_FUSED = "the model is not fused"
 RECORD = "_headway_fused"  # attribute of a fused model: submodule -> its attention implementation before
 
 
@@ -79,12 +80,31 @@ def fused(model: nn.Module) -> Fusing:
     """Return which attention modules of a model run on headway's attention, and why the others do not."""
     if not isinstance(model, PreTrainedModel):
         raise TypeError(f"model: expected a transformers model, got {type(model).__name__}.")
-    family = family_of(model.config.model_type)
-    if getattr(model, RECORD, None) is None:
-        names = _names(model, family, {**family.parts, **family.interface})
-        return Fusing({}, {**dict.fromkeys(names, "the model is not fused"), **_names(model, family, family.left)})
-    replaced = {name: module.structure() for name, module in model.named_modules() if isinstance(module, Fused)}
-    return Fusing({**replaced, **_names(model, family, family.interface)}, _names(model, family, family.left))
+    family = family_of(model)
+    parts = {family.original(name) for name in family.parts}
+    through_interface = _names(model, family, family.interface)
+    replaced: dict[str, str] = {}
+    left = _names(model, family, family.left)
+    for name, module in model.named_modules():
+        if isinstance(module, Fused) or name in through_interface:
+            reason = _why_not_ours(module)
+            if reason is None:
+                replaced[name] = module.structure() if isinstance(module, Fused) else through_interface[name]
+            else:
+                left[name] = reason
+        elif type(module) in parts:
+            left[name] = NOT_FUSED
+    return Fusing(replaced, left)
+
+
+def _why_not_ours(module: Any) -> str | None:
+    """Return why a module that could run on headway's attention does not, or None if it does."""
+    if isinstance(module, Fused) and (type(module).bias_and_mask is Fused.bias_and_mask or not hasattr(module, "config")):
+        return None  # it calls headway's attention itself, whatever the configuration says
+    found = module.config._attn_implementation
+    if found in (FUSED, MASKED, ADDED):
+        return None
+    return f"attn_implementation was set to {found!r} after fusing" if isinstance(module, Fused) else NOT_FUSED
 
 
 def _checked(model: Any) -> Family:
@@ -98,7 +118,7 @@ def _checked(model: Any) -> Family:
         if isinstance(module, Fused) or getattr(module, RECORD, None) is not None:
             where = f"its part {name!r}" if name and getattr(model, RECORD, None) is None else type(model).__name__
             raise ValueError(f"model: {where} is fused already. Call headway.unfuse on what was fused first.")
-    family = family_of(model.config.model_type)
+    family = family_of(model)
     family.check_version()
     return family
 

@@ -44,7 +44,8 @@ class Tiny:
     model: str
     sizes: dict[str, Any] = field(default_factory=dict)
     # or decoder, encoder-decoder, page (places of words), boxes (the same in thousandths), patches, image, waveform,
-    # waveform-to-text, features, features-to-text, frequencies, segments (more than two)
+    # waveform-to-text, features, features-to-text, frequencies, segments (more than two), spectrogram,
+    # patches-alone (without a decoder)
     kind: str = "encoder"
 
 
@@ -104,6 +105,15 @@ SWIN = {
     **IMAGE,
     **{"image_size": 32, "window_size": 4, "embed_dim": 12, "depths": [2, 2], "num_heads": [3, 6]},
     **{"drop_path_rate": 0.0, "attention_probs_dropout_prob": 0.0},
+}
+SWIN2SR = {
+    **{name: size for name, size in SWIN.items() if name not in ("hidden_dropout_prob", "patch_size")},
+    **{"image_size": 16, "patch_size": 1, "depths": [2], "num_heads": [3], "mlp_ratio": 2.0, "drop_rate": 0.0},
+}
+CLAP = {
+    **{name: size for name, size in SWIN.items() if name not in ("image_size", "embed_dim", "num_heads")},
+    **{"spec_size": 32, "num_mel_bins": 8, "patch_stride": [4, 4], "patch_embeds_hidden_size": 12},
+    **{"num_attention_heads": [3, 6], "hidden_size": 24, "enable_fusion": False},
 }
 UDOP = {
     **T5_SIZES,
@@ -230,6 +240,7 @@ TINY = {
         {"text_config": PIX_TEXT, "vision_config": PIX_VISION},
         "patches",
     ),
+    "pix2struct_vision_model": Tiny("Pix2StructVisionConfig", "Pix2StructVisionModel", PIX_VISION, "patches-alone"),
     "longt5": Tiny(
         "LongT5Config",
         "LongT5ForConditionalGeneration",
@@ -323,6 +334,10 @@ TINY = {
         "image",
     ),
     "swinv2": Tiny("Swinv2Config", "Swinv2Model", SWIN, "image"),
+    "swin2sr": Tiny("Swin2SRConfig", "Swin2SRModel", SWIN2SR, "image"),
+    "donut-swin": Tiny("DonutSwinConfig", "DonutSwinModel", SWIN, "image"),
+    "maskformer-swin": Tiny("MaskFormerSwinConfig", "MaskFormerSwinModel", SWIN, "image"),
+    "clap_audio_model": Tiny("ClapAudioConfig", "ClapAudioModel", CLAP, "spectrogram"),
     "swin": Tiny("SwinConfig", "SwinModel", SWIN, "image"),
     "wav2vec2-conformer": Tiny("Wav2Vec2ConformerConfig", "Wav2Vec2ConformerModel", CONFORMER, "waveform"),
     "wav2vec2-conformer-rotary": Tiny(
@@ -379,12 +394,15 @@ TINY = {
 }
 
 
-def tiny_model(name: str, **changes: Any) -> Any:
-    """Return a random model in float64 with transformers' eager attention; its bias tables are random too."""
+def tiny_model(name: str, kind: str | None = None, **changes: Any) -> Any:
+    """Return a random model in float64 with transformers' eager attention; its bias tables are random too.
+
+    `kind` is a class of transformers in place of the one of the table.
+    """
     made = TINY[name]
     torch.manual_seed(0)
     config = getattr(transformers, made.config)(**{"attn_implementation": "eager", **made.sizes, **changes})
-    model = getattr(transformers, made.model)(config).double().eval()
+    model = getattr(transformers, kind or made.model)(config).double().eval()
     draw = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
@@ -419,6 +437,8 @@ def call_of(name: str, batch: int, length: int, padding: str, seed: int = 2) -> 
     if TINY[name].kind == "image":
         size = TINY[name].sizes["image_size"]
         return Call({"pixel_values": torch.randn(batch, 3, size, size, generator=draw, dtype=torch.float64)}, None)
+    if TINY[name].kind == "spectrogram":
+        return Call({"input_features": torch.randn(batch, 1, 60, 8, generator=draw, dtype=torch.float64)}, None)
     inputs: dict[str, Any] = {"input_ids": ids}
     if padding != "none":
         inputs["attention_mask"] = keep.long()
@@ -450,7 +470,7 @@ def call_of(name: str, batch: int, length: int, padding: str, seed: int = 2) -> 
         return Call(inputs, None)
     if TINY[name].kind == "boxes":
         inputs["bbox"] = torch.randint(0, 1001, (batch, length, 4), generator=draw).sort(-1).values
-    if TINY[name].kind == "patches":
+    if TINY[name].kind.startswith("patches"):
         del inputs["input_ids"]
         patches = torch.randn(batch, length, 12, generator=draw, dtype=torch.float64)
         places = (torch.arange(length, dtype=torch.float64) % 23)[None, :, None].expand(batch, length, 2)

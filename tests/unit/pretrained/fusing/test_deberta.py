@@ -134,3 +134,27 @@ def test_the_scale_is_that_of_the_originals():
     for width in (6, 8, 64):
         for terms in (1, 2, 3):
             assert 1 / scaled_size_sqrt(torch.zeros(2, width), terms).item() == scale_of(width, terms)
+
+
+@pytest.mark.parametrize("padding", ["right", "left"])
+@pytest.mark.parametrize("name", [*NAMES, "deberta-v2-p2c", "deberta-absolute", "sew-d"])
+def test_padding_gets_what_eager_attention_gives_it(name, padding, same):
+    """The mean of all values: a loss over all tokens sees it, such as that of spans."""
+    call = call_of(name, 3, 14, padding)
+    assert not call.keep.all()
+    call.keep = None
+    same(*pair(name), call)
+
+
+@pytest.mark.parametrize("name", ["deberta", "deberta-v3"])
+def test_loss_of_spans_with_padding(name):
+    model, other = pair(name, kind=f"Deberta{'' if name == 'deberta' else 'V2'}ForQuestionAnswering")
+    inputs = call_of(name, 3, 14, "right").inputs
+    spans = {"start_positions": torch.tensor([0, 1, 0]), "end_positions": torch.tensor([1, 1, 0])}
+    losses = [each(**inputs, **spans).loss for each in (model, other)]
+    torch.testing.assert_close(losses[1], losses[0], rtol=0, atol=1e-10)
+    for loss in losses:
+        loss.backward()
+    of_model = {key: p.grad for key, p in model.named_parameters() if p.grad is not None}
+    of_other = {key: p.grad for key, p in other.named_parameters() if p.grad is not None}
+    torch.testing.assert_close(of_other, of_model, rtol=1e-9, atol=1e-9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import transformers
 from fusing_cases import ENCODER_DECODER, POSITIONS, TINY, call_of, pair, tiny_model
 
 import headway as hw
@@ -146,11 +147,40 @@ def test_by_name_alone(name, same):
     import headway.pretrained  # noqa: F401  # registers the name
 
     itself = ("falcon", "wavlm", "xlnet", "funnel", "layoutlmv3", "data2vec-vision")
+    itself += ("swin2sr", "donut-swin", "maskformer-swin", "clap_audio_model")
     if name in ("mpnet", "bloom", "mpt", "swinv2", "speecht5") or name.startswith(itself):
         pytest.skip("the family computes attention itself")
     model, other = tiny_model(name), tiny_model(name, attn_implementation="headway")
     assert not hw.fused(other).replaced
     same(model, other, call_of(name, 3, 12, "right"))
+
+
+@pytest.mark.parametrize(("config", "model"), [
+    ("MPNetConfig", "MPNetModel"), ("MegatronBertConfig", "MegatronBertModel"), ("RemBertConfig", "RemBertModel"),
+    ("LayoutLMv3Config", "LayoutLMv3Model"), ("XGLMConfig", "XGLMModel"),
+])  # fmt: skip
+def test_by_name_refuses_models_that_compute_attention_themselves(config, model):
+    """They would add a mask of True and False to their scores, and nobody would see it."""
+    import headway.pretrained  # noqa: F401  # registers the name
+
+    sizes = {"vocab_size": 30, "hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    if config == "XGLMConfig":
+        sizes = {"vocab_size": 30, "d_model": 24, "num_layers": 1, "attention_heads": 2}
+    made = getattr(transformers, config)(**sizes, attn_implementation="headway")
+    found = getattr(transformers, model)(made).eval()
+    keep = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
+    with pytest.raises(NotImplementedError, match=f"'headway' cannot reach {made.model_type}, which computes"):
+        found(torch.randint(2, 30, (2, 4)), attention_mask=keep)
+
+
+def test_by_name_refuses_modules_that_do_not_say_whether_they_are_causal():
+    import headway.pretrained  # noqa: F401  # registers the name
+
+    sizes = {"vocab_size": 30, "hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    made = transformers.SplinterConfig(**sizes, intermediate_size=16, attn_implementation="headway")
+    model = transformers.SplinterModel(made).eval()
+    with pytest.raises(NotImplementedError, match="does not say whether it is causal"):
+        model(torch.randint(2, 30, (2, 4)))
 
 
 @pytest.mark.parametrize("name", ["bloom", "mpt"])

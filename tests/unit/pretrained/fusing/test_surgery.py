@@ -91,6 +91,34 @@ def test_fused_says_what_was_replaced_and_why_the_rest_was_not():
     assert "encoder.block.0.layer.0.SelfAttention: Toeplitz" in str(report)
 
 
+def test_fused_says_the_same_of_a_part():
+    """What runs on headway's attention is seen, whichever model was given to `fuse`."""
+    model = hw.fuse(tiny_model("t5"))
+    assert len(hw.fused(model.encoder).replaced) == 2
+    bert = hw.fuse(tiny_model("bert"))
+    assert len(hw.fused(bert.base_model).replaced) == 2
+
+
+@pytest.mark.parametrize("name", ["t5", "umt5", "inkling_text"])
+def test_another_attention_after_fusing_is_refused_at_the_call(name):
+    """It would be given structures where it expects a matrix."""
+    model = hw.fuse(tiny_model(name))
+    model.set_attn_implementation("eager")
+    assert set(hw.fused(model).left.values()) == {"attn_implementation was set to 'eager' after fusing"}
+    call = call_of(name, 2, 9, "none")
+    with pytest.raises(ValueError, match="fused, and then set to 'eager'"):
+        call.compared(model)
+    plain = tiny_model(name)
+    assert torch.equal(call.compared(hw.unfuse(model)), call.compared(plain))
+
+
+def test_another_attention_after_fusing_is_seen():
+    model = hw.fuse(tiny_model("bert"))
+    model.set_attn_implementation("sdpa")
+    assert not hw.fused(model).replaced
+    assert set(hw.fused(model).left.values()) == {"the model is not fused"}
+
+
 def test_what_a_family_leaves_to_transformers():
     """The encoder of such a LongT5; its decoder is fused."""
     found = hw.fused(hw.fuse(tiny_model("longt5-global")))
@@ -165,8 +193,12 @@ def test_what_cannot_be_taken_is_refused_by_name_with_the_reason():
     gpt = transformers.GPTNeoModel(
         transformers.GPTNeoConfig(hidden_size=16, num_layers=1, num_heads=2, attention_types=[[["global"], 1]])
     )
-    with pytest.raises(NotImplementedError, match=r"expected one of .*t5.*got 'gpt_neo'"):
+    with pytest.raises(NotImplementedError, match=r"expected one of .*t5.*got 'gpt_neo'. It computes attention itself"):
         hw.fuse(gpt)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    llama = transformers.LlamaModel(transformers.LlamaConfig(**sizes, num_key_value_heads=1, vocab_size=20))
+    with pytest.raises(NotImplementedError, match=r"got 'llama'. It goes through .* load it with attn_implementation"):
+        hw.fuse(llama)
 
 
 def test_refused_and_taken_are_model_types_of_transformers():

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headway.bias import Bias, RelativeProducts
 from headway.pretrained.fusing.family import Family, Fused
-from headway.pretrained.fusing.interface import run, split_heads
+from headway.pretrained.fusing.interface import run, split_heads, with_mean_of_values
 from headway.running import may_read
 
 
@@ -103,6 +103,11 @@ class FusedDisentangledAttention(Fused):
             dropout=self.rate() if this.training else 0.0,
             with_weights=output_attentions,
         )
+        if attention_mask is not None:
+            # In eager attention, padding may attend to nothing. Losses over all tokens, such as that of spans, see it.
+            of_keys = attention_mask.shape[2] == 1
+            nothing = ~attention_mask.mT if of_keys else ~attention_mask.any(-1, keepdim=True)
+            mixed, weights = self.of_padding(mixed, weights, v, nothing)
         return mixed.flatten(2), weights
 
     def projected(self, hidden_states: Tensor, query_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -111,6 +116,12 @@ class FusedDisentangledAttention(Fused):
         projected = this.query_proj(query_states), this.key_proj(hidden_states), this.value_proj(hidden_states)
         q, k, v = (split_heads(each, this.num_attention_heads) for each in projected)
         return q, k, v
+
+    def of_padding(
+        self, mixed: Tensor, weights: Tensor | None, v: Tensor, nothing: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Replace what queries get that may attend to nothing, (B|1, 1, Lq|1, 1)."""
+        return with_mean_of_values(mixed, weights, v, nothing)
 
     def position_keys(self, table: Tensor) -> Tensor:
         """Project the table, (N, E), to the keys that queries are multiplied with, (N, H * D)."""
@@ -185,7 +196,7 @@ class FusedDebertaV2Attention(FusedDisentangledAttention):
 
 
 class FusedSEWDAttention(FusedDisentangledAttention):
-    """SEW-D: as version 2, with a dropout of its own."""
+    """SEW-D: as version 2, with a dropout of its own, and zeros for padding."""
 
     EXPECTS = {  # noqa: RUF012
         "forward": ("hidden_states", "attention_mask", "query_states", "relative_pos", "rel_embeddings")
@@ -195,6 +206,14 @@ class FusedSEWDAttention(FusedDisentangledAttention):
         this: Any = self
         rate: float = this.dropout.drop_prob
         return rate
+
+    def of_padding(
+        self, mixed: Tensor, weights: Tensor | None, v: Tensor, nothing: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        if may_read(nothing) and not bool(nothing.any()):
+            return mixed, weights
+        mixed = mixed.masked_fill(nothing.transpose(1, 2), 0.0)
+        return mixed, None if weights is None else weights.masked_fill(nothing, 0.0)
 
 
 def span_of(module: Any) -> int:

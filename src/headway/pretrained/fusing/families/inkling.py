@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headway.bias import RelativeProducts
-from headway.pretrained.fusing.family import BiasAndMask, Family, Fused
+from headway.pretrained.fusing.family import BiasAndMask, Family, Fused, check_implementation
 
 
 class FusedInklingRelativeLogits(Fused):
@@ -44,6 +44,10 @@ class FusedInklingAttention(Fused):
     EXPECTS = {  # noqa: RUF012
         "forward": ("hidden_states", "attention_mask", "conv_mask", "past_key_values")
     }
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        check_implementation(self.config)  # type: ignore[attr-defined]
+        return super().forward(*args, **kwargs)  # type: ignore[misc]
 
     def bias_and_mask(self, position_bias: Tensor | None, mask: Tensor | None, q: Tensor, k: Tensor) -> BiasAndMask:
         logits: Any = self.rel_logits_proj  # type: ignore[attr-defined]

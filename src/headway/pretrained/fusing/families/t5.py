@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from headway.bias import Dense, Toeplitz
-from headway.pretrained.fusing.family import BiasAndMask, Family, Fused
+from headway.pretrained.fusing.family import BiasAndMask, Family, Fused, check_implementation
 from headway.running import may_read
 
 
@@ -30,6 +30,7 @@ class FusedT5Attention(Fused):
     def compute_bias(
         self, query_length: int, key_length: int, device: Any = None, past_seen_tokens: Any = 0
     ) -> Tensor:  # (1, H, Lq + Lk - 1), offset -(Lq - 1) - past_seen_tokens first
+        check_implementation(self.config)  # type: ignore[attr-defined]
         original = super().compute_bias  # type: ignore[misc]
         column = original(query_length, 1, device=device, past_seen_tokens=past_seen_tokens)  # (1, H, Lq, 1)
         row = original(1, key_length, device=device, past_seen_tokens=past_seen_tokens)  # (1, H, 1, Lk)
@@ -109,5 +110,10 @@ FAMILIES = (
     _family("switch_transformers", "SwitchTransformersAttention", FusedSwitchAttention),
     _family("pop2piano", "Pop2PianoAttention"),
     _family("udop", "UdopAttention", FusedUdopAttention),
-    _family("pix2struct", "Pix2StructTextAttention", interface={"Pix2StructVisionAttention": "no bias"}),
+    Family(
+        models=("pix2struct", "pix2struct_vision_model"),
+        file="pix2struct.modeling_pix2struct",
+        parts={"Pix2StructTextAttention": FusedT5Attention},
+        interface={"Pix2StructVisionAttention": "no bias"},
+    ),
 )

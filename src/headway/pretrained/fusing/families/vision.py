@@ -1,7 +1,8 @@
 """BEiT, Data2Vec and Swin: numbers for differences of rows and columns, which the models pass on as a matrix.
 
-BEiT and the first Swin add it to the mask and go through the attention interface; the others compute attention
-themselves. The matrix becomes a `Dense` bias: headway has no structure for differences in two dimensions yet.
+BEiT and the first Swin add it to the mask and go through the attention interface; the others, such as the copies of
+Swin in Donut, MaskFormer, CLAP and Swin2SR, compute attention themselves. The matrix is taken as it comes, `Dense`:
+headway has no structure for differences in two dimensions yet.
 """
 
 from __future__ import annotations
@@ -87,6 +88,40 @@ class FusedData2VecVisionAttention(Fused):
         return (mixed.flatten(2),) if weights is None else (mixed.flatten(2), weights)
 
 
+class FusedWindowAttention(Fused):
+    """The original's projections and its own numbers, for models that copied the first Swin."""
+
+    STRUCTURE = OF_ROWS_AND_COLUMNS
+    EXPECTS = {"forward": ("hidden_states", "attention_mask", "output_attentions")}  # noqa: RUF012
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,  # (windows, L, L), added: 0, or -100 where a shift joined two places
+        output_attentions: bool | None = False,
+    ) -> tuple[Tensor, ...]:
+        this: Any = self
+        parts = (this.query, this.key, this.value)
+        q, k, v = (split_heads(part(hidden_states), this.num_attention_heads) for part in parts)
+        length = hidden_states.shape[1]
+        numbers = this.relative_position_bias_table[this.relative_position_index.flatten()]  # (L * L, H)
+        matrix = numbers.t().reshape(1, -1, length, length)
+        if attention_mask is not None:
+            matrix = (matrix + attention_mask[:, None]).repeat(q.shape[0] // attention_mask.shape[0], 1, 1, 1)
+        mixed, weights = run(
+            q,
+            k,
+            v,
+            bias=Dense(matrix),
+            mask=None,
+            is_causal=False,
+            scale=this.attention_head_size**-0.5,
+            dropout=this.dropout.p if this.training else 0.0,
+            with_weights=bool(output_attentions),
+        )
+        return (mixed.flatten(2),) if weights is None else (mixed.flatten(2), weights)
+
+
 class FusedSwinv2Attention(Fused):
     """Queries and keys of length one, times a number for each head; numbers of offsets from a small network."""
 
@@ -143,8 +178,28 @@ FAMILIES = (
         },
     ),
     Family(
+        models=("donut-swin",),
+        file="donut.modeling_donut_swin",
+        parts={"DonutSwinSelfAttention": FusedWindowAttention},
+    ),
+    Family(
+        models=("maskformer-swin",),
+        file="maskformer.modeling_maskformer_swin",
+        parts={"MaskFormerSwinSelfAttention": FusedWindowAttention},
+    ),
+    Family(
+        models=("clap_audio_model",),
+        file="clap.modeling_clap",
+        parts={"ClapAudioSelfAttention": FusedWindowAttention},
+    ),
+    Family(
         models=("swinv2",),
         file="swinv2.modeling_swinv2",
         parts={"Swinv2SelfAttention": FusedSwinv2Attention},
+    ),
+    Family(
+        models=("swin2sr",),
+        file="swin2sr.modeling_swin2sr",
+        parts={"Swin2SRSelfAttention": FusedSwinv2Attention},
     ),
 )

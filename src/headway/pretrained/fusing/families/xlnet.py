@@ -15,7 +15,7 @@ from torch import Tensor
 from headway.bias import Dense, LowRank
 from headway.pretrained.fusing.families.conformers import transformer_xl
 from headway.pretrained.fusing.family import Family, Fused
-from headway.pretrained.fusing.interface import run
+from headway.pretrained.fusing.interface import run, with_mean_of_values
 from headway.running import is_transformed, may_read
 
 
@@ -158,10 +158,7 @@ class FusedXLNetAttention(Fused):
         )
         if allowed is not None:
             # A query that may attend to nothing, such as the first of a permutation, gets the mean of all values.
-            nothing = ~allowed.any(-1, keepdim=True)  # (B|1, 1, Lq|1, 1)
-            if not (may_read(nothing) and not bool(nothing.any())):
-                mixed = torch.where(nothing.transpose(1, 2), v.mean(2)[:, None], mixed)
-                weights = None if weights is None else torch.where(nothing, 1 / k.shape[2], weights)
+            mixed, weights = with_mean_of_values(mixed, weights, v, ~allowed.any(-1, keepdim=True))
         return mixed, weights
 
 
