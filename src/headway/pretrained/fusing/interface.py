@@ -65,10 +65,12 @@ def mask_by_name(*, config: Any = None, **kwargs: Any) -> Tensor | None:
 
 def goes_through_interface(configuration: str) -> bool:
     """Whether the models beside a file of transformers with this configuration go through the attention interface."""
-    file = sys.modules.get(configuration.replace(".configuration_", ".modeling_"))
-    for kind in vars(file).values() if file is not None else ():
-        if isinstance(kind, type) and issubclass(kind, PreTrainedModel) and kind.__module__ == file.__name__:
-            return kind._can_set_attn_implementation()
+    modeling = configuration.replace(".configuration_", ".modeling_")
+    file, name = sys.modules.get(modeling), modeling.rpartition(".")[2]
+    for kind in [] if file is None else list(vars(file).values()):
+        if isinstance(kind, type) and issubclass(kind, PreTrainedModel) and kind.__module__.endswith(f".{name}"):
+            found: Any = kind
+            return bool(found._can_set_attn_implementation())
     return True  # it is no file of transformers: nothing is known
 
 

@@ -99,7 +99,9 @@ def fused(model: nn.Module) -> Fusing:
 
 def _why_not_ours(module: Any) -> str | None:
     """Return why a module that could run on headway's attention does not, or None if it does."""
-    if isinstance(module, Fused) and (type(module).bias_and_mask is Fused.bias_and_mask or not hasattr(module, "config")):
+    if isinstance(module, Fused) and (
+        type(module).bias_and_mask is Fused.bias_and_mask or not hasattr(module, "config")
+    ):
         return None  # it calls headway's attention itself, whatever the configuration says
     found = module.config._attn_implementation
     if found in (FUSED, MASKED, ADDED):

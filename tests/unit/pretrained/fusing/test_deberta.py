@@ -137,7 +137,7 @@ def test_the_scale_is_that_of_the_originals():
 
 
 @pytest.mark.parametrize("padding", ["right", "left"])
-@pytest.mark.parametrize("name", [*NAMES, "deberta-v2-p2c", "deberta-absolute", "sew-d"])
+@pytest.mark.parametrize("name", [*NAMES, "deberta-v2-p2c", "deberta-absolute"])
 def test_padding_gets_what_eager_attention_gives_it(name, padding, same):
     """The mean of all values: a loss over all tokens sees it, such as that of spans."""
     call = call_of(name, 3, 14, padding)

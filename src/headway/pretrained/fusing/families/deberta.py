@@ -196,7 +196,7 @@ class FusedDebertaV2Attention(FusedDisentangledAttention):
 
 
 class FusedSEWDAttention(FusedDisentangledAttention):
-    """SEW-D: as version 2, with a dropout of its own, and zeros for padding."""
+    """SEW-D: as version 2, with a dropout of its own; its padding attends to the tokens."""
 
     EXPECTS = {  # noqa: RUF012
         "forward": ("hidden_states", "attention_mask", "query_states", "relative_pos", "rel_embeddings")
@@ -210,10 +210,7 @@ class FusedSEWDAttention(FusedDisentangledAttention):
     def of_padding(
         self, mixed: Tensor, weights: Tensor | None, v: Tensor, nothing: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        if may_read(nothing) and not bool(nothing.any()):
-            return mixed, weights
-        mixed = mixed.masked_fill(nothing.transpose(1, 2), 0.0)
-        return mixed, None if weights is None else weights.masked_fill(nothing, 0.0)
+        return mixed, weights
 
 
 def span_of(module: Any) -> int:

@@ -63,6 +63,12 @@ class FusedUMT5Attention(FusedT5Attention):
         "forward": ("hidden_states", "encoder_hidden_states", "past_key_values", "attention_mask"),
     }
 
+    @property
+    def is_causal(self) -> bool:
+        """Whether it is the decoder's self-attention; transformers 5.17 says False there too."""
+        this: Any = self
+        return bool(this.config.is_decoder and this.has_relative_attention_bias)
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return super(FusedT5Attention, self).forward(*args, **kwargs)  # type: ignore[misc]
 
