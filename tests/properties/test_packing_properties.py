@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headway.bench.data import Shards, build_shards, open_corpus, train_tokenizer
 from headway.bench.data.mlm.batches import IGNORED, WordMasking
-from headway.bench.data.mlm.order import RowOrder, permuted
+from headway.bench.data.mlm.order import RowOrder, permute
 from headway.bench.data.mlm.packing import SHORTEST_START, FullRows, sentences, whole_sentences
 from headway.bench.data.text.sampling import quotas, smoothed_shares
 
@@ -138,7 +138,7 @@ def _interleave(first, second, documents):
 @given(st.integers(1, 3000), st.integers(0, 2**64 - 1))
 def test_a_permutation_is_one(size, key):
     index = np.arange(size, dtype=np.uint64)
-    assert sorted(permuted(index, size, np.full(size, key, dtype=np.uint64)).tolist()) == list(range(size))
+    assert sorted(permute(index, size, np.full(size, key, dtype=np.uint64)).tolist()) == list(range(size))
 
 
 @LAWS

@@ -58,7 +58,7 @@ def test_versions_of_size_quick_are_checkpoints_that_pretraining_keeps():
 
 
 def test_models_are_asked_of_this_plan_alone():
-    with pytest.raises(ValueError, match="models: only the plan tisa-models"):
+    with pytest.raises(ValueError, match="models: only the plans tisa-models and league-conversion"):
         find_plan("glue", "paper", models=("bert-base-uncased",))
     with pytest.raises(ValueError, match="got an empty text"):
         find_plan("tisa-models", models=(" , ",))
