@@ -60,6 +60,7 @@ DEBERTA_V3 = {
     **BERT_SIZES,
     **{"relative_attention": True, "position_buckets": 256, "pos_att_type": ["p2c", "c2p"], "share_att_key": True},
     **{"norm_rel_ebd": "layer_norm", "max_relative_positions": -1, "type_vocab_size": 0},
+    "position_biased_input": False,  # no positions at the input, which would end at 512
 }
 SPEECH_SIZES = {name: size for name, size in BERT_SIZES.items() if name != "vocab_size"}
 
