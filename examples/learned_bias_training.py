@@ -3,7 +3,7 @@
     python -m examples.learned_bias_training
 
 Queries and keys are all zero, so the one learned number per offset is all that attention can go by. After training,
-its largest value is at offset -3, and the gradient that found it never saw an n x n matrix.
+its largest value is at offset -3, and neither the bias nor its gradient was ever an n x n matrix.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def test_memory_is_linear(monkeypatch, kind, options):
 
 @pytest.mark.parametrize("kind", ["toeplitz", "relative values"])
 def test_weights_are_kept_up_to_a_fixed_number(monkeypatch, kind):
-    """Of two lengths the shorter one's weights are kept, whole and once, and the longer one needs less memory."""
+    """The weights of the shorter length are kept, whole and once; the longer length needs less memory."""
     monkeypatch.setattr(op, "KEPT", H * 2048 * 2048)
     kept, _ = allocations(step(2048, kind, "blockwise"))
     assert kept == op.KEPT * FLOAT

@@ -1,4 +1,4 @@
-"""Attention in blocks of queries: memory linear in n for every bias, forward, backward and bias gradients.
+"""Attention in blocks of queries, with every bias: forward, backward and gradients of the bias.
 
 The scores of one block exist only while that block is worked on. The backward pass is given the weights, where these
 fit into 64 MiB, or computes them again. How the tile of each kind of bias is computed, and how its gradient is summed,

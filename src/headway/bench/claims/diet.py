@@ -25,7 +25,7 @@ PER_HEAD = (SHAW, T5, TUPE, REL, ABS_128)
 def loss_margin(better: float, than: float) -> float:
     """Turn two of a paper's scores into a difference of losses: the share of the error that is gone, of 3 nats.
 
-    That an error in a task and a loss are both what is left to gain is a convention, see docs/league.md.
+    By convention, an error in a task and a loss are both taken as what is left to gain (docs/league.md).
     """
     return round(3.0 * (better - than) / (100.0 - than), 3)
 

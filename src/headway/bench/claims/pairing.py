@@ -208,9 +208,9 @@ def _between_seeds(contrast: Contrast, results: Results) -> float:
 def _deviation(contrast: Contrast, blocks: Sequence[str], results: Results) -> tuple[float, int] | None:
     """Return by how much models of one encoding deviate that differ in their seed alone, and its degrees of freedom.
 
-    Of fine-tuned models the seed is that of pretraining, and runs from one pretrained model are averaged. The deviation
-    of a mean over blocks follows from those of the blocks in which a model was trained again; others count as 0. Losses
-    on longer texts are taken to deviate as the loss of pretraining does.
+    Fine-tuned models are compared by the seed of their pretraining; runs from one pretrained model are averaged. The
+    deviation of a mean over blocks follows from those of the blocks in which a model was trained again; others count
+    as 0. Losses on longer texts are taken to deviate as the loss of pretraining does.
     """
     measure, tuned = contrast.measure, contrast.by.tuned
     if measure.startswith("loss at "):
