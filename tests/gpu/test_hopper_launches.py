@@ -127,6 +127,28 @@ def test_training(no_gpu, kind, batch, q_len, k_len, kernels, dropout):
     assert kind.endswith(("segments", "28")) or not any(spills for _, spills in launched)
 
 
+@pytest.mark.parametrize("dropout", [[], ["-DDROPOUT"]])
+@pytest.mark.parametrize(
+    ("kernel", "flags"),
+    [
+        ("forward", []), ("forward", ["-DPLAIN"]), ("forward", ["-DMATRIX", "-DEXACT"]), ("forward", ["-DSEGMENTS"]),
+        ("forward", ["-DPLAIN", "-DFACTORS"]), ("forward", ["-DPLAIN", "-DKEYS", "-DVALUES", "-DREACH=16"]),
+        ("backward", ["-DSUMS"]), ("backward", ["-DPLAIN"]), ("backward", ["-DMATRIX"]),
+        ("backward", ["-DSUMS", "-DSEGMENTS"]), ("backward", ["-DPLAIN", "-DKEYS", "-DREACH=16", "-DPHASE=0"]),
+        ("tile_forward", ["-DPLAIN", "-DSMALL"]), ("tile_forward", ["-DMATRIX"]),
+        ("tile_backward", ["-DPLAIN", "-DSMALL"]), ("tile_backward", ["-DMATRIX", "-DLEARNED"]),
+        ("matrix", ["-DMATRIX"]),
+    ],
+)  # fmt: skip
+def test_a_mask_of_keys_beside_everything(no_gpu, kernel, flags, dropout):
+    from headway.attention.triton import hopper
+
+    compiled = hopper.kernel(f"hopper_{kernel}.cu", kernel, 0, 0, torch.bfloat16, "-DMASK", *flags, *dropout)
+    without = hopper.kernel(f"hopper_{kernel}.cu", kernel, 0, 0, torch.bfloat16, *flags, *dropout)
+    assert len(compiled.parameters) == len(without.parameters) + 1
+    assert not compiled.spills or without.spills or {"-DKEYS", "-DSEGMENTS"} & set(flags)  # a few numbers
+
+
 def test_float16_and_everything_that_may_be_left_out(no_gpu):
     lengths = torch.tensor([200, 7])
     train("toeplitz", torch.float16, 2, 200, 200, 0.0, causal=True, lengths=lengths)

@@ -18,12 +18,15 @@
 // (`row_sums`): of all, and of whole pieces of 8 keys that are at the left end. Such sums are one more product, with ones
 // (`AT_ONES`). What the table does to the gradient of q, hopper_relative.cu adds.
 //
+// MASK: beside lengths, a bit for each key says whether it may be seen (hopper_words.cuh).
+//
 // SEGMENTS: beside the bias, a step for each query, to be added where the key is of segment 1; two numbers of each head, one
 // for each segment of the query. Their gradients are sums of registers.
 
 #include "hopper.cuh"
 #include "hopper_pipes.cuh"
 #include "hopper_bias.cuh"
+#include "hopper_words.cuh"
 #include "hopper_walk.cuh"
 #include "hopper_diagonals.cuh"
 #include "hopper_backward.cuh"
@@ -35,6 +38,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap grad_map,
     const float* lse, const float* delta,      // (B, H, Lq)
     const Numbers* table, const int* lengths,  // a matrix: of tiles whose rows are keys; (B,), or null
+#ifdef MASK
+    const u64* words,  // (B, words of 64 keys)
+#endif
     const float* steps,                        // SEGMENTS: (B, H, queries), in units of log 2
     const float* q_segments, const float* k_segments,  // SEGMENTS: (B|1, queries), (B|1, keys), 0 or 1
     u16* dq, u16* dk, u16* dv,                 // (B, L, H of pitch, 64)
@@ -85,7 +91,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     publish();
 #endif
     __syncthreads();
-    Walk walk = {lengths, batch, slot, slots, member, teams, key_blocks, tiles, shift, k_len, causal};
+    Walk walk = {
+        lengths,
+#ifdef MASK
+        words,
+#endif
+        batch, slot, slots, member, teams, key_blocks, tiles, shift, k_len, causal,
+    };
 
     // Of 384 times 168 registers, those that move data leave most to those that compute.
     if (group == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 56;\n");
@@ -230,7 +242,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         const float2* lse_of = (const float2*)(numbers + group * GROUP_BYTES) + pair;
         const float2* delta_of = (const float2*)(numbers + OF_DELTA) + pair;
         const bool checked =  // whether pairs may not count
-            start_q + TILE > q_len || start_k + TILE > walk.length || (causal && start_q < start_k + TILE - 1 - shift);
+            start_q + TILE > q_len || start_k + TILE > walk.length || (causal && start_q < start_k + TILE - 1 - shift) ||
+            !walk.shown().all(start_k / TILE);
         const BiasOfColumns::Tile bias(numbers + OF_BIAS, group, thread);
         products_done();
         pin(s);

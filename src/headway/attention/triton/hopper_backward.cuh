@@ -53,7 +53,8 @@ enum Modes { EMPTY, ALONE, SUMMED };  // what a slot holds for the groups: fill 
 __device__ __forceinline__ int end_of(const Walk& walk, int group, int q_len, int begin) {
     const int start_q = walk.tile * TILE, start_k = walk.start_k + group * TILE;
     const int first = start_k - start_q - (TILE - 1) - begin, last = first + 2 * (TILE - 1);
-    if (start_q + TILE > q_len || start_k + TILE > walk.length || (walk.causal && last + begin > walk.shift)) return 0;
+    if (start_q + TILE > q_len || start_k + TILE > walk.length || !walk.shown().all(start_k / TILE)) return 0;
+    if (walk.causal && last + begin > walk.shift) return 0;
     return side_of(first, last);
 }
 #endif

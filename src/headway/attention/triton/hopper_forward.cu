@@ -10,11 +10,13 @@
 // FACTORS: beside the bias, a low-rank one: a vector of 64 for each query and each key, whose product is added.
 // EXACT: what rounding takes from the weights joins the output too, so that gradients which nearly cancel do not see it.
 // KEYS, VALUES: relative keys, relative values (hopper_relative.cuh), for the place of each key seen from each query.
+// MASK: beside lengths, a bit for each key says whether it may be seen (hopper_words.cuh).
 // WEIGHTS: what each place of a table has of the weights is wanted, for the backward pass.
 
 #include "hopper.cuh"
 #include "hopper_pipes.cuh"
 #include "hopper_bias.cuh"
+#include "hopper_words.cuh"
 #ifdef FACTORS
 constexpr bool FACTORED = true;
 #else
@@ -86,6 +88,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
     const u16* key_table, const u16* value_table,  // KEYS, VALUES: (H, 64, 64), that of keys scaled
     const Numbers* table,                          // of tiles whose rows are queries
     const int* lengths,                            // (B,), or null
+#ifdef MASK
+    const u64* words,  // (B, words of 64 keys)
+#endif
     const float* steps, const float* k_segments,   // SEGMENTS: (B, H, queries), in units of log 2; (B|1, keys), 0 or 1
     u16* out, u16* rest, float* lse,  // (B, Lq, H, 64), twice: the output, and what rounding took or null; (B, H, Lq)
 #ifdef RELATIVE
@@ -113,6 +118,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
     const int head_of_keys = uniform(head / groups);
     const float factor = (float)(scale * 1.4426950408889634), none = -__int_as_float(0x7f800000);
     const int length = lengths ? lengths[b] : k_len;
+    const Words shown = WORDS_OF(b);
     auto tiles_for = [&](int queries_end) {
         const int stop = causal ? min(length, max(queries_end + shift, 0)) : length;
         return (stop + TILE - 1) / TILE;
@@ -198,6 +204,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
             wait(barrier(KEYS_IN + stage), tile / STAGES & 1);
             const u32 keys = base + AT_KEYS + stage * KEY_BYTES;
             const unsigned char* numbers = shared + AT_NUMBERS + stage * NUMBERS_BYTES;
+            const bool all_shown = shown.all(tile);
 
             float s[32];
             products_begin();
@@ -214,7 +221,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
                 if (lane == 0) load_keys(later);
             }
             const BiasOfRows::Tile bias(numbers + OF_BIAS, group, thread);
-            const bool checked = (tile + 1) * TILE > min(length, causal ? start_q + shift + 1 : length);
+            const bool checked = !all_shown || (tile + 1) * TILE > min(length, causal ? start_q + shift + 1 : length);
             products_done();
             pin(s);
             pin(acc);
@@ -251,7 +258,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
 #else
             add_to_scores([&](int n, int r) { return bias.at(n, r); });
 #endif
-            if (checked) keep(s, none, [&](int r, int column) { return tile * TILE + column < limit[r]; });
+            if (checked) {
+                const Words here = shown.of(tile);
+                keep(s, none, [&](int r, int column) { return tile * TILE + column < limit[r] && here.at(column); });
+            }
 
             u32 weights[16], lost[16];  // and what rounding takes from them
             float of_tile[2], kept[2];  // sums of weights, and of those that are not dropped

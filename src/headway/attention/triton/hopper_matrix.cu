@@ -6,6 +6,7 @@
 #include "hopper.cuh"
 #include "hopper_pipes.cuh"
 #include "hopper_bias.cuh"
+#include "hopper_words.cuh"
 
 constexpr int STAGES = 2;
 constexpr int WARPS = 8;
@@ -26,6 +27,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) matrix(
     const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap grad_map,
     const float* lse, const float* delta,      // (B, H, Lq)
     const Numbers* table, const int* lengths,  // of tiles whose rows are queries; (B,), or null
+#ifdef MASK
+    const u64* words,  // (B, words of 64 keys)
+#endif
     float* sums,                               // (chunks, H, Lq, Lk)
     int batch, int heads, int groups, int q_len, int k_len, int causal, int table_head, int tiles_of_row, int,
     int chunks, double scale, const u32* noise, double dropout) {
@@ -127,7 +131,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) matrix(
         products_sent();
         const float lse_of[2] = {numbers[0], numbers[8]}, delta_of[2] = {numbers[BLOCK], numbers[BLOCK + 8]};
         const int length = lengths ? lengths[b] : k_len;
-        const bool checked = start_k + BLOCK > min(length, causal ? block_q + group * TILE + shift + 1 : length);
+        const Words shown = WORDS_OF(b);
+        const bool checked = start_k + BLOCK > min(length, causal ? block_q + group * TILE + shift + 1 : length) ||
+                             !shown.all(2 * tile_k) || !shown.all(2 * tile_k + 1);
         int limit[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) limit[r] = causal ? min(length, row0 + 8 * r + shift + 1) : length;
@@ -141,6 +147,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) matrix(
 #pragma unroll
             for (int side = 0; side < 2; side++) {
                 const Bias::Tile bias(shared + AT_BIAS + side * BIAS_BYTES, group, thread);
+                const Words here = shown.of(2 * tile_k + side);
 #pragma unroll
                 for (int n = 0; n < 8; n++) {
 #pragma unroll
@@ -151,8 +158,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) matrix(
                         s[i + 1] = exp2_fast(fmaf(s[i + 1], factor, add.y) - lse_of[r]);
                         if (decltype(all)::value) continue;
                         const int left = limit[r] - start_k - TILE * side - 8 * n - 2 * pair;  // keys that count from here on
-                        s[i] = left > 0 ? s[i] : 0.0f;
-                        s[i + 1] = left > 1 ? s[i + 1] : 0.0f;
+                        s[i] = left > 0 && here.at(8 * n + 2 * pair) ? s[i] : 0.0f;
+                        s[i + 1] = left > 1 && here.at(8 * n + 2 * pair + 1) ? s[i + 1] : 0.0f;
                     }
                 }
             }

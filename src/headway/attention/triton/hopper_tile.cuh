@@ -5,11 +5,13 @@
 // groups of 128 threads owns 64 queries and meets all keys. With SMALL, up to 64 queries and keys, each has a sequence of its
 // own.
 //
+// MASK: beside lengths, a bit for each key says whether it may be seen (hopper_words.cuh).
 // MATRIX, PLAIN: a bias that the batch shares, or none. It stays in shared memory.
 
 #include "hopper.cuh"
 #include "hopper_pipes.cuh"
 #include "hopper_bias.cuh"
+#include "hopper_words.cuh"
 
 #ifdef SMALL
 constexpr int EACH = 2;   // sequences that a block has at a time

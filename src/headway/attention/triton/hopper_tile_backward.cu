@@ -34,6 +34,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) tile_backward(
     const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap grad_map,
     const float* lse,                          // (B, H, Lq)
     const Numbers* table, const int* lengths,  // of tiles whose rows are queries; (B,), or null
+#ifdef MASK
+    const u64* words,  // (B, words of 64 keys)
+#endif
     u16* dq, u16* dk, u16* dv,                 // (B, L, H of pitch, 64)
     float* sums,                               // LEARNED: (chunks, sequences at a time, H, Lq, Lk)
     int batch, int heads, int groups, int q_len, int k_len, int causal, int table_head, int tiles_of_row, int,
@@ -98,7 +101,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) tile_backward(
 #pragma unroll
         for (int r = 0; r < 2; r++) lse_of[r] = row0 + 8 * r < queries ? lse[of_pair * q_len + row0 + 8 * r] : nothing;
         const int length = lengths ? lengths[sequence] : k_len;
-        const bool checked = SIDES * TILE > min(length, causal ? part * TILE + shift + 1 : length);
+        const Words shown = WORDS_OF(sequence);
+        const bool checked = SIDES * TILE > min(length, causal ? part * TILE + shift + 1 : length) || !shown.all(0) ||
+                             !shown.all(SIDES - 1);
         int limit[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) limit[r] = causal ? min(length, row0 + 8 * r + shift + 1) : length;
@@ -124,6 +129,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) tile_backward(
 #pragma unroll
             for (int side = 0; side < SIDES; side++) {
                 const Bias::Tile bias(shared + AT_BIAS + side * BIAS_BYTES, part, thread);
+                const Words here = shown.of(side);
 #pragma unroll
                 for (int two = 0; two < 4; two++) {
                     u32 weights[4];
@@ -135,8 +141,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) tile_backward(
                         float p1 = exp2_fast(fmaf(s[i + 1], factor, add.y) - lse_of[r]);
                         if (!decltype(all)::value) {
                             const int left = limit[r] - TILE * side - 8 * n - 2 * pair;  // keys that count from here on
-                            p0 = left > 0 ? p0 : 0.0f;
-                            p1 = left > 1 ? p1 : 0.0f;
+                            p0 = left > 0 && here.at(8 * n + 2 * pair) ? p0 : 0.0f;
+                            p1 = left > 1 && here.at(8 * n + 2 * pair + 1) ? p1 : 0.0f;
                         }
                         float kept0 = p0, kept1 = p1;
 #ifdef DROPOUT

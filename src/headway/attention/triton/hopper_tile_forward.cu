@@ -13,6 +13,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) tile_forward(
     const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
     const __grid_constant__ TensorMap v_map,
     const Numbers* table, const int* lengths,  // of tiles whose rows are queries; (B,), or null
+#ifdef MASK
+    const u64* words,  // (B, words of 64 keys)
+#endif
     u16* out, float* lse,                      // (B, Lq, H, 64); (B, H, Lq)
     int batch, int heads, int groups, int q_len, int k_len, int causal, int table_head, int tiles_of_row, int,
     int chunks, double scale, const u32* noise, double dropout) {
@@ -75,7 +78,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) tile_forward(
         const u32 at = uniform(base + stage.at * STAGE_BYTES);
         const int sequence = min(b + own, batch - 1);
         const int length = lengths ? lengths[sequence] : k_len;
-        const bool checked = SIDES * TILE > min(length, causal ? part * TILE + shift + 1 : length);
+        const Words shown = WORDS_OF(sequence);
+        const bool checked = SIDES * TILE > min(length, causal ? part * TILE + shift + 1 : length) || !shown.all(0) ||
+                             !shown.all(SIDES - 1);
         int limit[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) limit[r] = causal ? min(length, row0 + 8 * r + shift + 1) : length;
@@ -101,7 +106,10 @@ extern "C" __global__ void __launch_bounds__(384, 1) tile_forward(
                 }
             }
         }
-        if (checked) keep(s, none, [&](int r, int column) { return column < limit[r]; });
+        if (checked) {
+            const Words sides[2] = {shown.of(0), shown.of(SIDES - 1)};
+            keep(s, none, [&](int r, int column) { return column < limit[r] && sides[column / TILE].at(column % TILE); });
+        }
 #pragma unroll
         for (int i = 0; i < 32 * SIDES; i++) top[(i >> 1) & 1] = fmaxf(top[(i >> 1) & 1], s[i]);
         float from[2];

@@ -12,6 +12,9 @@ struct Carry {
 // The blocks of keys that this block of threads owns, in order: of each, a range of tiles of queries.
 struct Walk {
     const int* lengths;
+#ifdef MASK
+    const u64* words;
+#endif
     int batch, slot, slots, member, teams, key_blocks, tiles, shift, k_len, causal;
     int turn, item, b, start_k, length, first, tile, left;  // left: steps of this block of keys
     __device__ __forceinline__ bool next_block() {
@@ -38,9 +41,10 @@ struct Walk {
         if (++tile == tiles) tile = first;
         return true;
     }
+    __device__ __forceinline__ Words shown() const { return WORDS_OF(b); }
     // Queries before it do not see this key.
     __device__ __forceinline__ int first_query(int key, int q_len) const {
-        return key >= length ? q_len : (causal ? key - shift : 0);
+        return key >= length || !shown().one(key) ? q_len : (causal ? key - shift : 0);
     }
     // Blocks of keys that a tile's queries see, but at least the first.
     __device__ __forceinline__ int seen() const {
