@@ -5,7 +5,7 @@
 #define __device__
 #define __host__
 #define __global__
-#define __forceinline__ inline
+#define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __align__(bytes) __attribute__((aligned(bytes)))
@@ -31,14 +31,18 @@ extern uint3 threadIdx, blockIdx;  // of the thread that runs
 extern dim3 blockDim, gridDim;
 constexpr int warpSize = 32;
 
-#define EMULATOR_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+#define EMULATOR_HERE int line = __builtin_LINE()
 
 namespace emulator {
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
-struct Where { const char* file; int line; };
+struct Where {
+    int line;
+    const void* place;  // in the machine code
+};
+const void* here();  // where it is called
 
 // Warps and blocks.
 enum Shuffle { FROM_LANE, FROM_UP, FROM_DOWN, FROM_XOR };
@@ -138,22 +142,22 @@ template <class... A> inline int sizes(void (*)(A...), u64* to) {
 inline unsigned long __cvta_generic_to_shared(const void* generic) { return emulator::shared_address(generic); }
 
 template <class T> inline T __shfl_sync(unsigned mask, T value, int lane, int width = 32, EMULATOR_HERE) {
-    return emulator::narrow<T>(emulator::shuffle(mask, emulator::wide(value), emulator::FROM_LANE, lane, width, {file, line}));
+    return emulator::narrow<T>(emulator::shuffle(mask, emulator::wide(value), emulator::FROM_LANE, lane, width, {line, emulator::here()}));
 }
 template <class T> inline T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32, EMULATOR_HERE) {
-    return emulator::narrow<T>(emulator::shuffle(mask, emulator::wide(value), emulator::FROM_UP, by, width, {file, line}));
+    return emulator::narrow<T>(emulator::shuffle(mask, emulator::wide(value), emulator::FROM_UP, by, width, {line, emulator::here()}));
 }
 template <class T> inline T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32, EMULATOR_HERE) {
-    return emulator::narrow<T>(emulator::shuffle(mask, emulator::wide(value), emulator::FROM_DOWN, by, width, {file, line}));
+    return emulator::narrow<T>(emulator::shuffle(mask, emulator::wide(value), emulator::FROM_DOWN, by, width, {line, emulator::here()}));
 }
 template <class T> inline T __shfl_xor_sync(unsigned mask, T value, int by, int width = 32, EMULATOR_HERE) {
-    return emulator::narrow<T>(emulator::shuffle(mask, emulator::wide(value), emulator::FROM_XOR, by, width, {file, line}));
+    return emulator::narrow<T>(emulator::shuffle(mask, emulator::wide(value), emulator::FROM_XOR, by, width, {line, emulator::here()}));
 }
-inline unsigned __ballot_sync(unsigned mask, bool vote, EMULATOR_HERE) { return emulator::ballot(mask, vote, {file, line}); }
-inline int __any_sync(unsigned mask, bool vote, EMULATOR_HERE) { return emulator::ballot(mask, vote, {file, line}) != 0; }
-inline int __all_sync(unsigned mask, bool vote, EMULATOR_HERE) { return emulator::ballot(mask, !vote, {file, line}) == 0; }
-inline void __syncwarp(unsigned mask = 0xffffffff, EMULATOR_HERE) { emulator::sync_warp(mask, "__syncwarp", {file, line}); }
-inline void __syncthreads(EMULATOR_HERE) { emulator::sync_block({file, line}); }
+inline unsigned __ballot_sync(unsigned mask, bool vote, EMULATOR_HERE) { return emulator::ballot(mask, vote, {line, emulator::here()}); }
+inline int __any_sync(unsigned mask, bool vote, EMULATOR_HERE) { return emulator::ballot(mask, vote, {line, emulator::here()}) != 0; }
+inline int __all_sync(unsigned mask, bool vote, EMULATOR_HERE) { return emulator::ballot(mask, !vote, {line, emulator::here()}) == 0; }
+inline void __syncwarp(unsigned mask = 0xffffffff, EMULATOR_HERE) { emulator::sync_warp(mask, "__syncwarp", {line, emulator::here()}); }
+inline void __syncthreads(EMULATOR_HERE) { emulator::sync_block({line, emulator::here()}); }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 template <class T> inline T __ldg(const T* from) { return *from; }

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import os
 import random
+import re
 import shutil
 import subprocess
 import tempfile
@@ -126,17 +127,16 @@ class Kernel:
         seed = self.seeds.getrandbits(62)
         memory, names = self._guard(arguments, boxes, seed)
         pointers = (ctypes.c_void_p * len(boxes))(*(ctypes.addressof(box) for box in memory))
-        text, fault = ctypes.create_string_buffer(ROOM), ctypes.c_uint64()
+        text = ctypes.create_string_buffer(ROOM)
         status = machine().emulator_launch(
             self.entry, pointers, *blocks, threads, self.shared_bytes, int(together), ctypes.c_uint64(seed),
-            text, ctypes.c_size_t(ROOM), ctypes.byref(fault),
+            text, ctypes.c_size_t(ROOM),
         )  # fmt: skip
         beside = machine().emulator_unguard(int(status == 0))
         type(self).launched.append(self.name)
         if status != 0 or beside >= 0:
             said = text.value.decode() or f"memory beside tensor {beside} of the launch was written"
-            if fault.value:
-                said += self._line(fault.value)
+            said = re.sub("<0x[0-9a-f]+>", lambda found: line_of(int(found[0][1:-1], 16)), said)
             tensors = "\n".join(f"  tensor {i}: {name}" for i, name in enumerate(names)) if "tensor" in said else ""
             raise EmulatorError(f"{self.name}: {said}\n  {blocks} blocks of {threads} threads, seed {seed}\n{tensors}")
 
@@ -166,18 +166,18 @@ class Kernel:
                 made.append(aligned)
         return made, names
 
-    def _line(self, address: int) -> str:
-        """Which line of the source a machine instruction is of, with the functions that it is inlined in."""
-        tool = shutil.which("addr2line")
-        for line in Path("/proc/self/maps").read_text().splitlines():
-            where, _, offset, *_, file = line.split(maxsplit=5)
-            first, last = (int(part, 16) for part in where.split("-"))
-            if tool and first <= address < last and Path(file.strip()).is_file():
-                found = _run(
-                    [tool, "-i", "-s", "-e", file.strip(), hex(address - first + int(offset, 16))], "addr2line"
-                )
-                return f"\n  at {' from '.join(found.split(chr(10))).strip()}"
-        return ""
+
+def line_of(address: int) -> str:
+    """Which line of a source a machine instruction is of, and of those that it is inlined in."""
+    tool = shutil.which("addr2line")
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        where, _, offset, *_, file = [*line.split(maxsplit=5), ""][:6]
+        first, last = (int(part, 16) for part in where.split("-"))
+        if tool and first <= address < last and Path(file.strip()).is_file():
+            at = hex(address - first + int(offset, 16))
+            found = _run([tool, "-i", "-s", "-e", file.strip(), at], "addr2line").splitlines()
+            return ", in ".join(name.split(" (")[0] for name in found)
+    return hex(address)
 
 
 class Driver:

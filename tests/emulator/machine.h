@@ -81,6 +81,7 @@ struct Warp {
     std::deque<size_t> groups;  // where each ends
     bool fenced = false;
     u64 trace = 0;  // of what the four warps of a group must do alike
+    int level = 0;  // in which queue its lanes wait for their turn
 };
 
 struct Barrier {
@@ -120,19 +121,23 @@ struct Transfer {  // on its way
     int coordinates[5], rank = 0;
     u8 map[128];
     std::vector<Copy> copies;
-    u64 group = 0;
+    u64 number = 0, group = 0;  // the second: of a store
     bool read = false;  // of a store: the source is read, into `data`
     std::vector<u8> data;
     Where where;
 };
 
+constexpr int LEVELS = 8;
 struct Machine {
-    std::vector<Fiber*> ready, polling;
+    std::vector<Fiber*> ready[LEVELS], polling;  // who may run, the first level before all others
+    bool levels = false;                         // whether warps have levels of their own
     std::vector<std::unique_ptr<Transfer>> transfers;
     std::vector<std::unique_ptr<Block>> blocks;
     Fiber* now = nullptr;
     u64 random = 1, progress = 0;
-    u32 eagerness = 8;  // of how many switches one is followed by a copy that arrives
+    u64 eagerness = 8;  // of how many switches one is followed by a copy that arrives
+    enum Order { ANY, NEWEST_FIRST, STORES_LAST } transfer_order = ANY;
+    u64 transfers_sent = 0;
     u32 alive = 0;
 };
 extern Machine machine;

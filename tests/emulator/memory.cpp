@@ -143,6 +143,7 @@ static Transfer& send(Transfer::Kind kind, Where where) {
     machine.transfers.push_back(std::make_unique<Transfer>());
     Transfer& made = *machine.transfers.back();
     made.kind = kind;
+    made.number = ++machine.transfers_sent;
     made.block = machine.now->block;
     made.fiber = machine.now;
     made.where = machine.now->where = where;

@@ -108,6 +108,8 @@ emulator_switch:
 #error "the emulator switches between fibers on x86-64 and on ARM64 only"
 #endif
 
+const void* here() { return (const u8*)__builtin_return_address(0) - 1; }
+
 u64 draw() {  // xorshift
     u64& x = machine.random;
     x ^= x << 13;
@@ -116,9 +118,10 @@ u64 draw() {  // xorshift
     return x >> 16;
 }
 
-static std::string name_of(const Where& where) {
-    const char* slash = where.file ? strrchr(where.file, '/') : nullptr;
-    return std::string(slash ? slash + 1 : where.file ? where.file : "?") + ":" + std::to_string(where.line);
+static std::string name_of(const Where& where) {  // launching.py puts the lines of the source in its place
+    char text[40];
+    snprintf(text, sizeof(text), "<%#llx>", (u64)where.place);
+    return where.place ? text : "?";
 }
 
 void fail(const char* format, ...) {
@@ -132,7 +135,7 @@ void fail(const char* format, ...) {
         const uint3 at = fiber->block->index;
         message += " (thread " + std::to_string(fiber->index) + " of block " + std::to_string(at.x) + ", " +
                    std::to_string(at.y);
-        if (fiber->where.file) message += ", last seen at " + name_of(fiber->where);
+        if (fiber->where.place) message += ", last seen at " + name_of(fiber->where);
         message += ")";
     }
     siglongjmp(after_fault, 1);
@@ -141,7 +144,7 @@ void fail(const char* format, ...) {
 void make_ready(Fiber* fiber) {
     fiber->waits_for = nullptr;
     fiber->polls = false;
-    machine.ready.push_back(fiber);
+    machine.ready[fiber->warp->level].push_back(fiber);
     machine.progress++;
 }
 
@@ -178,21 +181,47 @@ static void report_deadlock() {
     siglongjmp(after_fault, 1);
 }
 
-// Who runs next; null when all have finished. Copies arrive at random times, and at the latest when nobody can go on.
+// Who runs next of those who may: chance decides, or one warp goes before others as far as it can.
+static Fiber* take_ready() {
+    if (machine.levels && draw() % 1000 == 0) {
+        auto& warps = machine.blocks[draw() % machine.blocks.size()]->warps;
+        warps[draw() % warps.size()].level = draw() % LEVELS;
+    }
+    for (auto& ready : machine.ready) {
+        if (ready.empty()) continue;
+        const size_t which = draw() % ready.size();
+        Fiber* fiber = ready[which];
+        ready[which] = ready.back();
+        ready.pop_back();
+        return fiber;
+    }
+    return nullptr;
+}
+
+// Which copy arrives next: any, or the one that was asked for last, or stores after all others.
+static size_t choose_transfer() {
+    const auto& transfers = machine.transfers;
+    if (machine.transfer_order == Machine::ANY) return draw() % transfers.size();
+    size_t best = 0;
+    for (size_t i = 1; i < transfers.size(); i++) {
+        const bool later = transfers[i]->number > transfers[best]->number;
+        const int kind = (transfers[i]->group != 0) - (transfers[best]->group != 0);  // of a store above 0
+        if (machine.transfer_order == Machine::STORES_LAST && kind ? kind < 0 : later) best = i;
+    }
+    return best;
+}
+
+// Null when all have finished. Copies arrive at random times, and at the latest when nobody can go on.
 static Fiber* next_fiber() {
     static u64 progress_at_poll, rounds;
+    auto& transfers = machine.transfers;
     for (;;) {
-        auto& ready = machine.ready;
-        auto& transfers = machine.transfers;
-        if (!transfers.empty() && (ready.empty() || draw() % machine.eagerness == 0)) run_transfer(draw() % transfers.size());
-        if (!ready.empty()) {
-            const size_t which = draw() % ready.size();
-            Fiber* fiber = ready[which];
-            ready[which] = ready.back();
-            ready.pop_back();
-            return fiber;
+        if (!transfers.empty() && draw() % machine.eagerness == 0) run_transfer(choose_transfer());
+        if (Fiber* fiber = take_ready()) return fiber;
+        if (!transfers.empty()) {
+            run_transfer(choose_transfer());
+            continue;
         }
-        if (!transfers.empty()) continue;
         if (machine.alive == 0) return nullptr;
         rounds = machine.progress == progress_at_poll ? rounds + 1 : 0;
         if (machine.polling.empty() || rounds > 2) report_deadlock();
@@ -274,7 +303,7 @@ void meet(const char* what, u32 mask, void* mine, Where where, Act act) {
     Meeting* found = nullptr;
     for (Meeting& meeting : warp.meetings)
         if (meeting.what == what && meeting.mask == mask && meeting.where.line == where.line &&
-            meeting.where.file == where.file && !(meeting.here >> self->lane & 1))
+            !(meeting.here >> self->lane & 1))
             found = &meeting;
     if (!found) {
         warp.meetings.push_back({what, where, mask, 0, {}, act});
@@ -481,9 +510,9 @@ static void on_fault(int signal, siginfo_t* info, void* context) {
 #endif
     if (signal == SIGSEGV || signal == SIGBUS) {
         const std::string where = whose((u64)info->si_addr);
-        fail("memory out of bounds: %s", where.c_str());
+        fail("memory out of bounds at <%#llx>: %s", fault, where.c_str());
     }
-    fail("an address that is not aligned for what is read or written, or an index outside of an array");
+    fail("at <%#llx> an address that is not aligned for what is read or written, or an index outside of an array", fault);
 }
 
 // Shared memory of a block, before an unreachable page; behind its end, bytes that are checked.
@@ -522,8 +551,18 @@ static void make_block(uint3 index, u32 threads, u32 shared_bytes) {
         warp.lanes[i % 32] = &fiber;
         warp.alive |= 1u << (i % 32);
         prepare(fiber);
-        machine.ready.push_back(&fiber);
     }
+    const bool groups = draw() % 2;  // whether four warps have one level
+    for (size_t i = 0; machine.levels && i < block.warps.size(); i++)
+        block.warps[i].level = groups && i % 4 ? block.warps[i - 1].level : draw() % LEVELS;
+    for (Fiber& fiber : block.fibers) machine.ready[fiber.warp->level].push_back(&fiber);
+}
+
+static void choose_order() {  // anew for each block, or for all that run together
+    const u64 eagerness[] = {64, ~0ull, ~0ull, ~0ull};
+    machine.eagerness = eagerness[draw() % 4];
+    machine.levels = draw() % 2;
+    machine.transfer_order = (Machine::Order)(draw() % 3);
 }
 
 static void clear() {
@@ -532,7 +571,7 @@ static void clear() {
         unmap_shared(block->seen, block->shared_bytes);
     }
     machine.blocks.clear();
-    machine.ready.clear();
+    for (auto& ready : machine.ready) ready.clear();
     machine.polling.clear();
     machine.transfers.clear();
     machine.now = nullptr;
@@ -541,18 +580,16 @@ static void clear() {
     stacks_in_use.clear();
 }
 
-// Runs a kernel. Gives 0, or 1 and what went wrong, with the address of the machine code for a fault.
+// Runs a kernel. Gives 0, or 1 and what went wrong.
 extern "C" int emulator_launch(
     void (*kernel)(void**), void** given, u32 blocks_x, u32 blocks_y, u32 threads, u32 shared_bytes, int together,
-    u64 seed, char* text, size_t room, u64* fault_at) {
+    u64 seed, char* text, size_t room) {
     entry = kernel;
     arguments = given;
     message.clear();
     fault = 0;
     machine.random = (seed + 1) * 0x9E3779B97F4A7C15ull;
     for (int i = 0; i < 8; i++) draw();
-    const u32 eagerness[] = {1, 8, 64, 4096};
-    machine.eagerness = eagerness[draw() % 4];
     gridDim = {blocks_x, blocks_y, 1};
     blockDim = {threads, 1, 1};
 
@@ -577,6 +614,7 @@ extern "C" int emulator_launch(
         if (shared_bytes > 227 * 1024) fail("%u bytes of shared memory, and a block has at most %u", shared_bytes, 227 * 1024);
         for (size_t i = 0; i < order.size();) {
             const size_t until = together ? order.size() : i + 1;
+            choose_order();
             for (; i < until; i++) make_block(order[i], threads, shared_bytes);
             run(next_fiber(), &launcher);
             clear();
@@ -588,7 +626,6 @@ extern "C" int emulator_launch(
     for (int i = 0; i < 3; i++) sigaction(signals[i], &old[i], nullptr);
     sigaltstack(&before, nullptr);
     snprintf(text, room, "%s", message.c_str());
-    *fault_at = fault;
     return status;
 }
 }  // namespace emulator

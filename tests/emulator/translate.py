@@ -20,7 +20,7 @@ INPUTS = {
     "r": "(unsigned)({})", "l": "(unsigned long long)({})", "f": "(float)({})", "h": "(unsigned short)({})",
     "n": "(long long)({})",
 }  # fmt: skip
-HERE = "{__FILE__, __LINE__}"
+HERE = "{__LINE__, emulator::here()}"
 
 
 class UnknownInstruction(Exception):

@@ -1,13 +1,20 @@
-"""The CUDA kernels for Hopper against the formula where there is no GPU: the emulator runs them (tests/emulator)."""
+"""The CUDA kernels for Hopper against the formula where there is no GPU: the emulator runs them (tests/emulator).
+
+And that it finds what is wrong: kernels with a mistake fail, in the result or with an error that says where.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+from pathlib import Path
 
 import emulator
 import pytest
 import torch
-from oracle import CUDA, check, masks
+from oracle import CUDA, check, draw, made, masks
+
+import headway as hw
 
 pytestmark = [
     pytest.mark.gpu,
@@ -33,6 +40,7 @@ RELATIVE = ["forward", "rows", "backward", "settle"]
         ("clipped and two segments", BF16, 70, 130, "nothing", USUAL),
         ("relative keys and values", F16, 70, 130, "lengths", RELATIVE),
         ("relative, reach 16", BF16, 130, 200, "causal", RELATIVE),
+        ("relative, reach 28", BF16, 130, 70, "nothing", RELATIVE),
     ],
 )
 def test_output_and_gradients(kind, dtype, q_len, k_len, masking, kernels):
@@ -47,3 +55,134 @@ def test_output_and_gradients_of_one_tile(one_tile, kind, dtype, q_len, k_len):
     with emulator.emulated() as launched:
         check(kind, dtype, 3, 2, 2, q_len, k_len, 64, **masks(3, q_len, k_len)["lengths"])
     assert launched == TILES
+
+
+@pytest.mark.parametrize("multiprocessors", [2, 16])
+@pytest.mark.parametrize("masking", ["nothing", "causal"])
+def test_blocks_of_threads_that_share_keys(masking, multiprocessors):
+    """Or, with few multiprocessors, go over several sequences alone."""
+    with emulator.emulated(multiprocessors=multiprocessors, seed=multiprocessors):
+        check("toeplitz", BF16, 2, 2, 1, 300, 450, 64, **masks(2, 300, 450)[masking])
+
+
+def test_factors(monkeypatch):
+    from headway.attention.triton import hopper
+
+    monkeypatch.setattr(hopper, "MOST_SCORES", 0)
+    q, k, v = (draw(2, 2, length, 64).to(F16) for length in (70, 130, 130))
+    left, right = 0.5 * draw(1, 2, 70, 20), 0.5 * draw(1, 1, 130, 20)
+    with emulator.emulated() as launched:
+        found = hw.attention(q, k, v, hw.LowRank(left.float(), right.float()), backend="triton")
+    truth = hw.attention(q.double(), k.double(), v.double(), hw.LowRank(left, right), backend="eager")
+    assert launched == ["forward"]
+    assert (found.double() - truth).norm() <= 2 * torch.finfo(F16).eps * truth.norm()
+
+
+@pytest.mark.parametrize(
+    ("kind", "length", "kernels"),
+    [
+        ("toeplitz", 150, USUAL),
+        ("relative, reach 16", 150, RELATIVE),
+        ("dense", 60, TILES),
+        ("dense", 150, [*USUAL, "matrix"]),
+    ],
+)
+def test_dropout(one_tile, kind, length, kernels):
+    """The formula, without the weights whose random numbers say so (hopper.cuh, `Dropout`)."""
+    from headway.attention.triton.layout import dropout_noise
+
+    chance, (make, parameters) = 0.3, made(kind, 2, 2, length, length, 64)
+    inputs, upstream = [draw(2, 2, length, 64).to(BF16) for _ in range(3)], draw(2, 2, length, 64).to(BF16)
+    torch.manual_seed(5)
+    padded = (length + 127) // 128 * 128
+    noise = dropout_noise(inputs[0], inputs[1]).long() % 2**32
+    of_queries, of_keys = noise[..., :length, None], noise[..., None, padded : padded + length]
+    kept = (of_queries * of_keys) % 2**32 >= int(chance * 2**32)
+
+    def outcome(dtype, attend):
+        own = [t.to(dtype).requires_grad_() for t in inputs]
+        learned = [t.to(torch.promote_types(dtype, torch.float32)).requires_grad_() for t in parameters]
+        bias = make(*learned)
+        output = attend(*own, *(bias if isinstance(bias, tuple) else (bias, None)))
+        return [output, *torch.autograd.grad(output, [*own, *learned], upstream.to(dtype))]
+
+    def formula(q, k, v, bias, value_bias):
+        seen = torch.zeros(2, 2, length, length, dtype=q.dtype)
+        added = hw.Dense(seen) if bias is None else bias + hw.Dense(seen)
+        eye = torch.eye(length, dtype=q.dtype).expand(2, 2, -1, -1)
+        weights = hw.attention(q, k, eye, added, backend="eager") * kept / (1 - chance)
+        output = weights @ v
+        if value_bias is not None:
+            table, reach = value_bias.table, value_bias.clip
+            offsets = (torch.arange(length) - torch.arange(length)[:, None]).clamp(-reach, reach) + reach
+            output = output + torch.einsum("bhij,hijd->bhid", weights, table.expand(2, -1, -1)[:, offsets])
+        return output
+
+    truth = outcome(torch.float64, formula)
+    with emulator.emulated() as launched:
+        torch.manual_seed(5)
+        found = outcome(BF16, lambda *given: hw.attention(*given, backend="triton", dropout=chance))
+    assert launched == kernels
+    for right, ours in zip(truth, found, strict=True):
+        assert (ours.double() - right).norm() <= 0.01 * right.norm()
+
+
+MISTAKES = {  # file, what stands there, what a slip would make of it, and part of what is said
+    "scores of the wrong columns": (
+        "hopper_forward.cu", "multiply(s, q_is, k_is);", "multiply(s, q_is, k_is + 2);", "error",
+    ),
+    "gradients in the wrong eighth of a row": (
+        "hopper_backward.cu", "(lane >> 4)) ^ (lane & 7)) << 4);\n                asm",
+        "(lane >> 4)) ^ (lane & 3)) << 4);\n                asm", "error",
+    ),
+    "products are read before they are there": (
+        "hopper_backward.cu", "products_done_but_last();  // of this tile", "// of this tile", "not finite",
+    ),
+    "what threads wrote is not published to products": (
+        "hopper_backward.cu", "            publish();\n            __syncwarp();",
+        "            __syncwarp();", "not finite",
+    ),
+    "a barrier waits for one warp too many": (
+        "hopper_forward.cu", "barrier_init(barrier(KEYS_OUT + i), WARPS);",
+        "barrier_init(barrier(KEYS_OUT + i), WARPS + 1);", "deadlock",
+    ),
+    "a pair of numbers at an odd place": (
+        "hopper_bias.cuh", "first & 1 ? REGION - 1 : 0", "0", "not aligned",
+    ),
+    "queries behind the last one": (
+        "hopper_loader.cuh", "bytes = row < q_len ? 4 : 0;", "bytes = 4;", "out of bounds",
+    ),
+    "nobody waits for turns": (
+        "hopper_carrier.cuh", "if (count == carry.expected) break;", "break;", "error",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_found(mistake, tmp_path):
+    """In one of a few orders in which threads run."""
+    from headway.attention.triton import hopper
+
+    file, right, wrong, said = MISTAKES[mistake]
+    for source in Path(hopper.__file__).parent.glob("hopper*.cu*"):
+        shutil.copy(source, tmp_path)
+    text = (tmp_path / file).read_text()
+    assert text.count(right) == 1
+    (tmp_path / file).write_text(text.replace(right, wrong))
+    found = ""
+    for seed in range(4):
+        try:
+            with emulator.emulated(seed=seed, sources=tmp_path, multiprocessors=8):
+                check("toeplitz", BF16, 1, 2, 2, 300, 450, 64)
+        except (AssertionError, emulator.EmulatorError) as problem:
+            found += str(problem)
+        if said in found:
+            return
+    pytest.fail(f"expected {said!r}, got {found[:2000]!r}")
+
+
+def test_an_instruction_that_is_not_known_is_named():
+    from emulator.translate import UnknownInstruction, translate
+
+    with pytest.raises(UnknownInstruction, match=r"does not know the PTX instruction `tcgen05.alloc \[%0\], 32`"):
+        translate('void f(unsigned a) { asm volatile("tcgen05.alloc [%0], 32;" :: "r"(a)); }')
