@@ -14,8 +14,9 @@ import torch
 from transformers import BertConfig, BertModel
 
 from headway.attention import call
-from headway.pretrained.conversion import BIASES, attention_interface, convert
+from headway.pretrained.conversion import BIASES, convert
 from headway.pretrained.conversion.converted import encoding_of
+from headway.pretrained.fusing import interface
 
 CUDA = torch.cuda.is_available()
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -83,10 +84,10 @@ def outcome(model, dtype, ids, mask, weigh):
 def test_a_converted_model_runs_fused_and_agrees_with_eager(monkeypatch, fused, to, mode, length, dtype):
     model, inputs = converted(to, mode, length).to(dtype), batch(length)
     if not CUDA:  # where nobody would choose the interpreter
-        monkeypatch.setattr(attention_interface, "attention", partial(call.attention, backend="triton"))
+        monkeypatch.setattr(interface, "attention", partial(call.attention, backend="triton"))
     mine = outcome(model, dtype, *inputs)
     assert fused == [length] * LAYERS
-    monkeypatch.setattr(attention_interface, "attention", partial(call.attention, backend="eager"))
+    monkeypatch.setattr(interface, "attention", partial(call.attention, backend="eager"))
     eager, truth = (outcome(model, kept, *inputs) for kept in (dtype, torch.float64))
     assert fused == [length] * LAYERS
     typical = torch.stack([gradient.norm() for name, gradient in truth.items() if name != "states"]).median()

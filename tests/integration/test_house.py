@@ -20,8 +20,14 @@ ALLOWED = {  # room -> rooms it may import, beside storage.py (docs/architecture
     "attention": {"bias", "running"},
     "encodings": {"bias", "running"},
     "models": {"attention", "encodings", "bias", "running"},
-    "pretrained/analysis": {*LIBRARY, "pretrained/fusing", "running"},
-    "pretrained/conversion": {*LIBRARY, "pretrained/analysis", "running"},
+    "pretrained/analysis": {*LIBRARY, "pretrained/fusing", "pretrained/model_types", "running"},
+    "pretrained/conversion": {
+        *LIBRARY,
+        "pretrained/analysis",
+        "pretrained/fusing",
+        "pretrained/model_types",
+        "running",
+    },
     "pretrained/fusing": {*LIBRARY, "running"},
     "bench/data": set(),
     "bench/tasks": {

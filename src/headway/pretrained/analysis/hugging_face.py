@@ -14,6 +14,7 @@ from headway.encodings import t5_buckets
 from headway.pretrained.analysis.anatomy import Affine, Layer, Reading, read_layer, read_linear, read_norm
 from headway.pretrained.analysis.matrices import Array, to_array
 from headway.pretrained.analysis.own_encoders import bias_of_parts
+from headway.pretrained.model_types import CONVERTED, albert_layers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +36,6 @@ class PartPaths:
     max_distance: Callable[[Any], int] = lambda config: 128
     causal: bool = False
     stacks: bool = False  # whether the paths begin at `encoder` or `decoder`
-
-
-def _albert_layers(model: Any) -> list[nn.Module]:
-    """List every application of a layer; ALBERT's layers share modules (Lan et al. 2020, Sec. 3.1)."""
-    config, groups = model.config, model.encoder.albert_layer_groups
-    per_group = config.num_hidden_layers / config.num_hidden_groups
-    return [layer for n in range(config.num_hidden_layers) for layer in groups[int(n / per_group)].albert_layers]
 
 
 def _gpt2_scale(config: Any, layer: int, head_dim: int) -> float:
@@ -66,8 +60,6 @@ T5 = PartPaths(
     stacks=True,
 )
 
-CONVERTED = "headway-"  # prefix of a converted model's type (`headway.pretrained.conversion`); its family's follows
-
 FAMILIES: dict[str, PartPaths] = {  # by config.model_type; MiniLM's are bert or xlm-roberta
     "bert": BERT,
     "roberta": ROBERTA,
@@ -76,7 +68,7 @@ FAMILIES: dict[str, PartPaths] = {  # by config.model_type; MiniLM's are bert or
     "electra": replace(BERT, project="embeddings_project"),
     "albert": PartPaths(
         project="encoder.embedding_hidden_mapping_in",
-        layers=_albert_layers,
+        layers=albert_layers,
         query="attention.query",
         key="attention.key",
     ),

@@ -11,9 +11,10 @@ from typing import Any
 
 from headway.models.pretrained import quiet_transformers
 from headway.pretrained.analysis.anatomy import Reading
-from headway.pretrained.analysis.hugging_face import CONVERTED, FAMILIES, read_hugging_face
-from headway.pretrained.analysis.own_encoders import OWN, read_own
+from headway.pretrained.analysis.hugging_face import FAMILIES, read_hugging_face
+from headway.pretrained.analysis.own_encoders import read_own
 from headway.pretrained.fusing.registry import FAMILIES as FUSED_FAMILIES
+from headway.pretrained.model_types import CONVERTED, OWN
 from headway.storage import read_json
 
 STACKS = ("encoder", "decoder")

@@ -10,8 +10,7 @@ from headway.bias import Bias
 from headway.encodings import Encoding, SegmentInput, SegmentPerHead, Together
 from headway.pretrained.analysis.anatomy import Reading, read_layer, read_norm
 from headway.pretrained.analysis.matrices import Array, to_array
-
-OWN = "headway-encoder"  # config.model_type
+from headway.pretrained.model_types import OWN
 
 
 def read_own(model: Any) -> Reading:

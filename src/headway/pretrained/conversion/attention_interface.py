@@ -1,7 +1,7 @@
-"""transformers' attention interface, answered by headway's attention.
+"""The attention of converted models, by the name that transformers finds it under.
 
-transformers calls, by the name in `config._attn_implementation`, one function for the mask and one for attention. What
-is added to the scores travels as a keyword argument from the model's call to its attention modules.
+What is added to the scores travels as a keyword argument from the model's call to its attention modules;
+`headway.pretrained.fusing.interface` runs the attention.
 """
 
 from __future__ import annotations
@@ -12,14 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
+from transformers.masking_utils import bidirectional_mask_function
 
-from headway.attention.call import attention
-from headway.attention.eager import weighted
-from headway.attention.request import checked
 from headway.bias import Bias, Dense, RelativeKeys
 from headway.encodings import Encoding
-from headway.running import may_read
+from headway.pretrained.fusing.interface import padding_mask, run, whole_mask
 
 NAME = "headway_converted"  # "headway" is that of models as they are (headway.pretrained.fusing)
 ARGUMENT = "headway_pass"
@@ -75,22 +72,17 @@ def attend(
         layer = state.calls
         state.calls += 1
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    arguments: dict[str, Any] = {
-        "bias": state.bias(layer, query, key, scale),
-        "value_bias": None,
-        "mask": _check_boolean(attention_mask),
-        "causal": False,
-        "lengths": None,
-        "documents": None,
-        "scale": scale,
-        "dropout": dropout,
-    }
-    weights = None
-    if state.with_weights:
-        mixed, weights = weighted(checked(query, key, value, **arguments))
-    else:
-        mixed = attention(query, key, value, **arguments)
-    return mixed.transpose(1, 2), weights
+    return run(
+        query,
+        key,
+        value,
+        bias=state.bias(layer, query, key, scale),
+        mask=_check_boolean(attention_mask),
+        is_causal=False,
+        scale=scale,
+        dropout=dropout,
+        with_weights=state.with_weights,
+    )
 
 
 def key_mask(
@@ -101,14 +93,9 @@ def key_mask(
 ) -> Tensor | None:  # boolean (B, 1, 1, Lk); (B, 1, Lq, Lk) for a mask that differs between queries
     """Return the padding mask as attention takes it, one row a sequence; None where no padding is to be seen."""
     if mask_function is not bidirectional_mask_function:
-        whole: Tensor | None = sdpa_mask(attention_mask=attention_mask, mask_function=mask_function, **kwargs)
-        return whole
-    if attention_mask is None:
-        return None
-    keep = attention_mask.bool()
-    if may_read(keep) and bool(keep.all()):
-        return None
-    return keep[:, None, None, :]
+        return whole_mask(attention_mask=attention_mask, mask_function=mask_function, **kwargs)
+    keep = padding_mask(attention_mask)
+    return None if keep is None else keep[:, None, None, :]
 
 
 def _check_boolean(mask: Tensor | None) -> Tensor | None:

@@ -10,12 +10,11 @@ from torch import nn
 
 from headway.encodings import Dimensions, Encoding, EncodingChoice
 from headway.encodings.choice import with_one_encoding
+from headway.pretrained.model_types import CONVERTED, OWN, albert_layers
 
 MODES = ("supplement", "replace")
 BIASES = ("tisa", "diet-rel", "diet-abs", "t5", "alibi")  # what `convert` adds
 SHAW = "shaw"  # what checkpoints of the types relative_key and relative_key_query have
-CONVERTED = "headway-"  # prefix of a converted model's type; the family's type follows
-OWN = "headway-encoder"  # the type of headway's own encoders, converted or not
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +33,6 @@ class LayerPaths:
     after_padding: bool = False  # whether position 0 is the row after that of the padding token's id
 
 
-def _albert_layers(base: Any) -> list[nn.Module]:
-    """List every application of a layer; ALBERT's layers share modules (Lan et al. 2020, Sec. 3.1)."""
-    config, groups = base.config, base.encoder.albert_layer_groups
-    per_group = config.num_hidden_layers / config.num_hidden_groups
-    return [layer for n in range(config.num_hidden_layers) for layer in groups[int(n / per_group)].albert_layers]
-
-
 BERT = LayerPaths(config="BertConfig")
 ROBERTA = replace(BERT, config="RobertaConfig", after_padding=True)
 
@@ -50,7 +42,7 @@ FAMILIES: dict[str, LayerPaths] = {  # by config.model_type; MiniLM's are bert o
     "xlm-roberta": replace(ROBERTA, config="XLMRobertaConfig"),
     "camembert": replace(ROBERTA, config="CamembertConfig"),
     "electra": replace(BERT, config="ElectraConfig"),
-    "albert": LayerPaths(config="AlbertConfig", layers=_albert_layers, attention="attention"),
+    "albert": LayerPaths(config="AlbertConfig", layers=albert_layers, attention="attention"),
     "distilbert": LayerPaths(
         config="DistilBertConfig",
         layers=lambda base: base.transformer.layer,

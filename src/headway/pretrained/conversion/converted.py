@@ -18,7 +18,8 @@ from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING
 from headway.encodings import Encoding, Together
 from headway.pretrained.conversion import attention_interface
 from headway.pretrained.conversion.attention_interface import ARGUMENT, NAME, PassState
-from headway.pretrained.conversion.conversion import CONVERTED, FAMILIES, OWN, Conversion, check_family
+from headway.pretrained.conversion.conversion import FAMILIES, Conversion, check_family
+from headway.pretrained.model_types import CONVERTED, OWN
 
 AUTO_CLASSES = (
     "AutoModel",

@@ -25,9 +25,10 @@ from headway.pretrained.conversion.comparison import (
     predicts_words,
     save_figure,
 )
-from headway.pretrained.conversion.conversion import OWN, check_family
+from headway.pretrained.conversion.conversion import check_family
 from headway.pretrained.conversion.converted import MODELS, Converted, encoding_of, max_length_of
 from headway.pretrained.conversion.surgery import convert, surgeon_for
+from headway.pretrained.model_types import OWN
 from headway.storage import atomic_path, environment, text_lines, write_json
 
 

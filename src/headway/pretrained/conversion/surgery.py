@@ -11,9 +11,10 @@ from transformers import PreTrainedModel
 
 from headway.encodings import EncodingChoice
 from headway.pretrained.conversion import hugging_face, own_encoders
-from headway.pretrained.conversion.conversion import BIASES, OWN, Conversion
+from headway.pretrained.conversion.conversion import BIASES, Conversion
 from headway.pretrained.conversion.converted import converted_class, encoding_of
 from headway.pretrained.conversion.samples import draw_words, join_texts
+from headway.pretrained.model_types import OWN
 
 STARTS = ("fit", "equation", "zero", "random")
 OPTIONS = ("kernels", "rank", "buckets", "max_distance")  # options of encodings that a conversion may choose

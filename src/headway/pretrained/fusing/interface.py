@@ -90,13 +90,13 @@ def mask_of_call(
     q_start, k_start = kwargs.get("q_offset", 0), kwargs.get("kv_offset", 0)
     padding_fits = attention_mask is None or attention_mask.shape[-1] == k_len
     if mask_function is bidirectional_mask_function and allow_is_bidirectional_skip and padding_fits:
-        keep = _padding(attention_mask)
+        keep = padding_mask(attention_mask)
         return None if keep is None else keep[:, None, None, :]
     # A static cache gives the offset as a tensor, and more keys than there are tokens.
     known = q_len is not None and k_len is not None and not isinstance(q_start, Tensor)
     ends_meet = known and k_start == 0 and q_start + q_len == k_len
     if mask_function is causal_mask_function and allow_is_causal_skip and ends_meet and padding_fits:
-        return _padding(attention_mask)
+        return padding_mask(attention_mask)
     return whole_mask(attention_mask=attention_mask, mask_function=mask_function, **kwargs)
 
 
@@ -114,7 +114,8 @@ def mask_always(**kwargs: Any) -> Tensor:
     return found
 
 
-def _padding(attention_mask: Tensor | None) -> Tensor | None:  # boolean (B, Lk), or None where nothing is padding
+def padding_mask(attention_mask: Tensor | None) -> Tensor | None:  # boolean (B, Lk)
+    """Return which keys are tokens; None where nothing is padding, if that can be read without waiting."""
     if attention_mask is None:
         return None
     keep = attention_mask.bool()
