@@ -10,6 +10,7 @@ import torch
 import typer
 from accelerate import PartialState
 
+from headway.bench.data.reading import source_kind
 from headway.bench.tasks.translate import Result, TranslateConfig, Translator, compare, run
 from headway.bench.tasks.translate import score as scores_of
 from headway.bench.tasks.translate.decode import TOKENS
@@ -64,7 +65,7 @@ def train(
         data = replace(config.data, target=None, dev_source=None, dev_target=None, languages=None, test={})
         config = replace(config, data=data)
     config = given.apply(config)
-    if config.data.source.split(":")[0] in ("builtin", "hub"):
+    if source_kind(config.data.source) != "files":
         given.refuse(["data.held_out"], f"beside {config.data.source}, which has a dev split of its own")
     note_fresh_start(options["out"] or config.default_folder, resume=options["resume"])
     show(run(config, **options))

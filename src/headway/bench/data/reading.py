@@ -10,10 +10,11 @@ import gzip
 import hashlib
 import json
 import lzma
+import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar
 
 from headway.storage import decode_line
 
@@ -186,6 +187,15 @@ def read_parquet(path: Path, column: str, problems: Problems) -> Iterator[tuple[
         problems.add_empty(path)
 
 
+def source_kind(source: str | os.PathLike[str]) -> Literal["builtin", "hub", "files"]:
+    """Return what a source names: the built-in language, a dataset on the Hub, or a file or folder.
+
+    A file or folder whose name is "builtin" or "hub" is written with its folder: ./hub.
+    """
+    first = os.fspath(source).split(":")[0]
+    return "builtin" if first == "builtin" else "hub" if first == "hub" else "files"
+
+
 class HubName(NamedTuple):
     """A dataset on the Hub, or a folder that the `datasets` library can load."""
 
@@ -196,8 +206,8 @@ class HubName(NamedTuple):
     @classmethod
     def parse(cls, source: str, split: str) -> HubName:
         """Read "hub:NAME[:CONFIG[:SPLIT]]"; `split` is the one to take unless the text says another."""
-        parts = source.removeprefix("hub:").split(":")
-        if not parts[0] or len(parts) > 3:
+        _, *parts = source.split(":")
+        if not any(parts[:1]) or len(parts) > 3:
             raise ValueError(
                 f"source: expected hub:NAME[:CONFIG[:SPLIT]], got {source!r}. Write hub:wmt14:de-en:train."
             )

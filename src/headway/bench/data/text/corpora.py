@@ -19,6 +19,7 @@ from headway.bench.data.reading import (
     read_json_lines,
     read_lines,
     read_parquet,
+    source_kind,
     until_damage,
 )
 
@@ -52,7 +53,7 @@ class Corpus:
 
     def __iter__(self) -> Iterator[Document]:
         self.problems.clear()
-        if self.source.startswith("hub:"):
+        if source_kind(self.source) == "hub":
             for where, row in read_hub(HubName.parse(self.source, "train"), stream=True):
                 yield from _row_text(row, self.text_field, where, self.problems)
         elif not self.files:
@@ -66,7 +67,7 @@ class Corpus:
     @property
     def vocabulary(self) -> tuple[str, ...]:
         """Return every word that can occur, if that is known, as in the built-in language; else nothing."""
-        if self.source.split(":")[0] != "builtin":
+        if source_kind(self.source) != "builtin":
             return ()
         name = _builtin_parts(self.source)[2]
         language = _language(name)
@@ -101,9 +102,9 @@ def open_corpus(
     problems = Problems(on_error, HOW_TO_SKIP)
     text = os.fspath(source)
     files: list[Path] = []
-    if text.startswith("hub:"):
+    if source_kind(text) == "hub":
         HubName.parse(text, "train")
-    elif text.split(":")[0] == "builtin":
+    elif source_kind(text) == "builtin":
         _builtin_parts(text)
     else:
         files = _files(Path(text), problems)

@@ -12,11 +12,10 @@ from random import Random
 
 from headway.bench.data.language.labelled import corrupt
 from headway.bench.data.language.language import Language
-from headway.bench.data.reading import Problems, file_checksum, read_json_lines
+from headway.bench.data.reading import Problems, file_checksum, read_json_lines, source_kind
 
 PARADIGMS, PAIRS = 67, 1000  # of BLiMP: files, and pairs in each
 MERGED = {"s-selection": "argument_structure"}  # the paper's Table 2 counts its two paradigms there: 12 phenomena
-BUILTIN = "builtin"
 BUILTIN_PAIRS = 1000
 TEXTS = ("sentence_good", "sentence_bad", "linguistics_term", "UID")
 
@@ -41,7 +40,7 @@ def read_minimal_pairs(source: str) -> list[MinimalPair]:
         source: a folder with BLiMP's 67 files .jsonl, or builtin[:PAIRS]: sentences of the built-in language, and the
             same words in an order that breaks agreement or the noun phrase.
     """
-    if source.split(":")[0] == BUILTIN:
+    if source_kind(source) == "builtin":
         return _builtin(source)
     files = files_of(source)
     if len(files) != PARADIGMS:
@@ -54,10 +53,10 @@ def read_minimal_pairs(source: str) -> list[MinimalPair]:
 
 def files_of(source: str) -> list[Path]:
     """Return the files that the pairs are read from, in order; none for the built-in language."""
-    if source.split(":")[0] == BUILTIN:
+    if source_kind(source) == "builtin":
         return []
     if not Path(source).is_dir():
-        raise FileNotFoundError(f"data: expected BLiMP's folder or {BUILTIN}, got {source}, which is not a folder.")
+        raise FileNotFoundError(f"data: expected BLiMP's folder or builtin, got {source}, which is not a folder.")
     return sorted(Path(source).glob("*.jsonl"))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from headway.bench.data.reading import Problems
+from headway.bench.data.reading import Problems, source_kind
 from headway.bench.data.text.corpora import open_corpus
 from headway.bench.data.transfer.builtin import BUILTIN
 from headway.bench.data.transfer.formats import read_hub_split, read_squad, read_table
@@ -103,14 +103,14 @@ def file_of(task: TaskSpec, source: str | Path, split: str, *, language: str | N
     path = Path(source)
     if task.from_text:
         return path if path.is_file() else None
-    if task.make or str(source).split(":")[0] == "hub":
+    if task.make or source_kind(source) == "hub":
         return None
     return _file(task, path, split, language or _default_language(task, _languages_in_name(task, path, split)))[0]
 
 
 def found_languages(task: TaskSpec, source: str | Path, split: str) -> tuple[str, ...]:
     """Return the task's languages that the source has files for, or that the name of one file says; all on the Hub."""
-    if task.make or task.from_text or str(source).split(":")[0] == "hub":
+    if task.make or task.from_text or source_kind(source) == "hub":
         return task.languages
     if Path(source).is_file():
         return _languages_in_name(task, Path(source), split)
@@ -148,7 +148,7 @@ def _read(task: TaskSpec, source: str, split: str, language: str, problems: Prob
         examples = task.from_text(corpus, split)
         problems.count, problems.first = corpus.problems.count, list(corpus.problems.first)
         return examples
-    if source.split(":")[0] == "hub":
+    if source_kind(source) == "hub":
         return read_hub_split(task, source, split, language, problems)
     path, layout = _file(task, Path(source), split, language)
     if layout.table is None:

@@ -19,12 +19,12 @@ from headway.bench.data.reading import (
     read_json_lines,
     read_lines,
     read_tsv,
+    source_kind,
 )
 
 SPLITS = ("train", "dev", "test")
 HUB_SPLITS = {"train": "train", "dev": "validation", "test": "test"}
 HOW_TO_SKIP = "--set data.on_error=skip"
-REMOTE = "hub:"
 BUILTIN_PAIRS = 100_000
 BUILTIN_HELD_OUT = 0.05  # share of all sentences of the built-in language that are for dev, and as many for test
 BUILTIN_HELD_OUT_PAIRS = 1000  # of dev, and of test
@@ -65,7 +65,7 @@ class ParallelText:
 
     @property
     def is_builtin(self) -> bool:
-        return self.source.split(":")[0] == "builtin"
+        return source_kind(self.source) == "builtin"
 
     @property
     def parts(self) -> list[tuple[str, str | None]]:
@@ -83,7 +83,7 @@ class ParallelText:
     def files(self) -> tuple[Path, ...]:
         """Return the files to read; the Hub and the built-in language have none."""
         names = [name for source, target in self.parts for name in (source, target) if name is not None]
-        return tuple(Path(name) for name in names if not name.startswith(REMOTE) and not self.is_builtin)
+        return tuple(Path(name) for name in names if source_kind(name) == "files" and not self.is_builtin)
 
     @property
     def vocabularies(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -93,14 +93,14 @@ class ParallelText:
     def fingerprint(self) -> list[Any]:
         """Describe the content cheaply: names, sizes, and hashes of both ends of each file."""
         read: list[Any] = [file_fingerprint(path) for path in self.files]
-        read += [source for source, _ in self.parts if source.startswith(REMOTE)]
+        read += [source for source, _ in self.parts if source_kind(source) == "hub"]
         return [read if self.files else self.source, self.languages, self.split, self.held_out]
 
     def _read(self) -> Iterator[Pair]:
         return chain.from_iterable(self._read_part(*part) for part in self.parts)
 
     def _read_part(self, source: str, target: str | None) -> Iterator[Pair]:
-        if source.startswith(REMOTE):
+        if source_kind(source) == "hub":
             dataset = HubName.parse(source, HUB_SPLITS[self.split or "train"])
             return self._pairs_of_rows(read_hub(dataset, stream=True))
         if target is not None:
@@ -177,7 +177,7 @@ def open_parallel(
     if text.is_builtin:
         parse_builtin(source)
     for part, other in text.parts:
-        _check_part(part, other, has_languages=named is not None, remote=text.is_builtin or part.startswith(REMOTE))
+        _check_part(part, other, has_languages=named is not None, remote=text.is_builtin or source_kind(part) == "hub")
     return text
 
 
@@ -196,7 +196,7 @@ def _check_part(source: str, target: str | None, *, has_languages: bool, remote:
                 f"{name}: expected a file{', hub:NAME or builtin' if name == 'source' else ''}, got {path!r}, "
                 f"which does not exist or is a folder. Check the path."
             )
-    has_rows = source.startswith(REMOTE) or (target is None and not remote and _suffix(Path(source)) == ".jsonl")
+    has_rows = source_kind(source) == "hub" or (target is None and not remote and _suffix(Path(source)) == ".jsonl")
     if has_rows and not has_languages:
         raise ValueError(
             f"languages: the direction of {source} is not known. Pass --set data.languages=en-de, or de-en."

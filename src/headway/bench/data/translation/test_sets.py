@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headway.bench.data.translation.parallel import REMOTE, Pair, ParallelText, open_parallel
+from headway.bench.data.reading import source_kind
+from headway.bench.data.translation.parallel import Pair, ParallelText, open_parallel
 from headway.bench.data.translation.wmt import NEWSTEST_SENTENCES
 
 
@@ -31,7 +32,7 @@ def open_test_set(source: str, *, languages: str | None = None) -> ParallelText:
         languages: the direction, such as en-de.
     """
     file, comma, other = source.partition(",")
-    if not comma or source.startswith(REMOTE) or Path(source).is_file():
+    if not comma or source_kind(source) == "hub" or Path(source).is_file():
         return open_parallel(source, languages=languages, split="test")
     return open_parallel(file.strip(), other.strip(), languages=languages, split="test")
 

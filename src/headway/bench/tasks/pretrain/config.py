@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from headway.bench.data.reading import source_kind
 from headway.bench.data.text.sampling import ALPHA
 from headway.bench.data.text.tokenizers import VOCAB_SIZES
 from headway.bench.tasks.training.run_folder import flat
@@ -98,7 +99,7 @@ class Text:
     @property
     def trained_kind(self) -> str:
         """Return the kind of tokenizer to train."""
-        builtin = all(without_language(source).split(":")[0] == "builtin" for source in self.corpus)
+        builtin = all(source_kind(without_language(source)) == "builtin" for source in self.corpus)
         return self.kind or ("word" if builtin else "wordpiece")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Adam, Optimizer
 
+from headway.bench.data.reading import source_kind
 from headway.bench.data.translation.batches import MULTIPLE
 from headway.bench.data.translation.cleaning import Rules
 from headway.bench.data.translation.vocabulary import KINDS, VOCAB_SIZE
@@ -91,7 +92,7 @@ class ParallelData:
     @property
     def trained_kind(self) -> str:
         """Return the kind of tokenizer to train."""
-        return self.kind or ("word" if self.source.split(":")[0] == "builtin" else "bpe")
+        return self.kind or ("word" if source_kind(self.source) == "builtin" else "bpe")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

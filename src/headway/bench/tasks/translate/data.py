@@ -9,6 +9,7 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from headway.bench.data.reading import source_kind
 from headway.bench.data.translation.batches import DevBatches, TranslationBatches
 from headway.bench.data.translation.cleaning import Rules
 from headway.bench.data.translation.pairs import EncodedPairs, build_pairs
@@ -142,19 +143,18 @@ def open_texts(data: ParallelData) -> tuple[ParallelText, ParallelText]:
 
     if data.dev_source is not None:
         return opened(data.source, data.target, "train", 0.0), opened(data.dev_source, data.dev_target, "dev", 0.0)
-    names = [name.split(":") for name in split_names(data.source)]
-    without_split = [kind not in ("hub", "builtin") for kind, *_ in names]
+    names = split_names(data.source)
+    without_split = [source_kind(name) == "files" for name in names]
     if any(without_split) != all(without_split):
         raise ValueError(
             f"dev_source: {data.source} joins files, which have no dev split, and Hub datasets, which do. Name "
             f"the text to evaluate on with --dev-source."
         )
-    for kind, *rest in names:
-        if kind == "hub" and len(rest) > 2:
+    for name in names:
+        if source_kind(name) == "hub" and name.count(":") > 2:
             raise ValueError(
-                f"dev_source: expected one beside {':'.join([kind, *rest])}, which is one split, got none. The "
-                f"training text would be evaluated on. Name another split, or leave this one out of the source: "
-                f"hub:{':'.join(rest[:2])}."
+                f"dev_source: expected one beside {name}, which is one split, got none. The training text would be "
+                f"evaluated on. Name another split, or leave this one out of the source: {name.rpartition(':')[0]}."
             )
     share = data.held_out if all(without_split) else 0.0
     train, dev = (opened(data.source, data.target, split, share) for split in ("train", "dev"))
