@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 import headway
+from headway.cli.errors import name_missing_package
 
 STYLE: dict[str, Any] = {
     "add_completion": False,
@@ -55,8 +56,7 @@ def lazy(commands: dict[str, tuple[str, str]]) -> type[TyperGroup]:
             except ModuleNotFoundError as error:
                 if (error.name or "").startswith("headway"):
                     raise
-                advice = "" if "pip install" in str(error) else ": pip install 'headway[all]'"
-                typer.echo(f"headway {cmd_name}: {error}{advice}", err=True)
+                typer.echo(f"headway {cmd_name}: {name_missing_package(error)}", err=True)
                 raise typer.Exit(2) from None
             if not isinstance(found, typer.Typer):
                 command, found = found, typer.Typer(**{**STYLE, "no_args_is_help": False})

@@ -9,6 +9,13 @@ from typing import NoReturn
 import typer
 
 
+def name_missing_package(error: ImportError) -> str:
+    """Say which package has to be installed, and how, unless the message says how already."""
+    if "pip install" in str(error) or error.name is None or error.name.startswith("headway"):
+        return str(error)
+    return f"{error.name.partition('.')[0]} is needed and not installed: pip install 'headway[all]'"
+
+
 class Refusal(typer.BadParameter):
     """A message after the line of usage; the exit status is 2."""
 
@@ -29,6 +36,8 @@ def exit_with_message(*, when_stopped: str = "stopped") -> Iterator[None]:
         yield
     except (typer.BadParameter, typer.Exit, BrokenPipeError):  # typer itself ends quietly when `| head` has enough
         raise
+    except ModuleNotFoundError as error:
+        raise Refusal(name_missing_package(error)) from None
     except (ValueError, NotImplementedError, FileExistsError, FileNotFoundError, ImportError) as error:
         raise Refusal(str(error)) from None
     except (OSError, FloatingPointError) as error:

@@ -1,14 +1,17 @@
-"""Options that texts of the library name: each must be one that a command takes."""
+"""Messages: options that they name are such that a command takes, and missing packages are named with a remedy."""
 
 from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 import headway
 from headway.bench.cost import CostConfig
@@ -16,6 +19,7 @@ from headway.bench.tasks.finetune import FinetuneConfig
 from headway.bench.tasks.pretrain import PretrainConfig
 from headway.bench.tasks.translate import TranslateConfig
 from headway.cli import app
+from headway.cli.errors import Refusal, exit_with_message
 from headway.cli.settings import find_settings
 from headway.models.translation import Decoding
 
@@ -63,3 +67,21 @@ def test_settings_in_texts_exist():
     named = {(where, path) for where, text in texts() for path in SETTING.findall(text)}
     assert len(named) > 5
     assert not [each for each in named if each[1] not in known and not each[1].startswith("model.changes.")]
+
+
+@pytest.mark.parametrize("command", ["pretrain", "blimp"])
+def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch, command):
+    for name in [name for name in sys.modules if name.startswith("headway.cli.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    result = CliRunner().invoke(app, [command, "--help"])
+    assert result.exit_code == 2
+    assert re.search(r"(torch|accelerate) is needed and not installed: pip install 'headway\[all\]'", result.stderr)
+    assert "No module named" not in result.stderr
+
+
+def test_a_package_that_is_missing_while_a_command_runs():
+    said = r"^scipy is needed and not installed: pip install 'headway\[all\]'$"
+    with pytest.raises(Refusal, match=said), exit_with_message():
+        raise ModuleNotFoundError("No module named 'scipy.stats'", name="scipy.stats")

@@ -34,8 +34,13 @@ def write_absence(finding: Finding) -> str:
     return "no result" + (f": {finding.why_missing}" if finding.why_missing else "")
 
 
-def write_finding(finding: Finding, *, measure: bool = False) -> str:
-    """Write one comparison as a line, with the name of its measure where asked for."""
+def write_finding(finding: Finding, *, measure: bool = False, reason: bool = True) -> str:
+    """Write one comparison as a line.
+
+    Args:
+        measure: name the measure.
+        reason: say why a comparison is not testable, not only that.
+    """
     contrast = finding.contrast
     better, than = contrast.names
     names = f"{better}{f' – {than}' if than else ''}{f', {contrast.measured}' if measure and than else ''}"
@@ -43,19 +48,21 @@ def write_finding(finding: Finding, *, measure: bool = False) -> str:
         return f"{names}: {write_absence(finding)}"
     values = f"{format_value(contrast, finding.better)} – {format_value(contrast, finding.than)}"
     losses = "" if finding.losses is None else " (losses {:.2f}, {:.2f})".format(*finding.losses)
-    untestable = f"; not testable: {finding.untestable}" if finding.untestable else ""
+    why = f": {finding.untestable}" if reason else ""
+    untestable = f"; not testable{why}" if finding.untestable else ""
     return f"{names}: {values} = {format_difference(finding)}{losses}{untestable}"
 
 
-def write_findings(entry: Entry, *, absent: bool) -> list[str]:
+def write_findings(entry: Entry, *, absent: bool, reasons: bool = True) -> list[str]:
     """Write the comparisons of a claim as lines, those without results only if `absent`."""
     several = len({finding.contrast.measured for finding in entry.findings}) > 1
-    return [write_finding(each, measure=several) for each in entry.findings if absent or each.better is not None]
+    found = [each for each in entry.findings if absent or each.better is not None]
+    return [write_finding(each, measure=several, reason=reasons) for each in found]
 
 
 def scale_of(entry: Entry) -> str:
-    """Say what our results were measured on."""
-    return "; ".join(dict.fromkeys(finding.scale for finding in entry.findings if finding.scale))
+    """Say what our results were measured on; what several comparisons share is said once."""
+    return "; ".join(dict.fromkeys(part for finding in entry.findings for part in finding.scale.split("; ") if part))
 
 
 def measure_of(entry: Entry) -> str:
@@ -87,11 +94,13 @@ def print_table(entries: Sequence[Entry], notes: Sequence[str] = (), console: Co
 
 
 def _numbers(entry: Entry) -> Text:
-    claim, ours = entry.claim, write_findings(entry, absent=False)
+    claim, ours = entry.claim, write_findings(entry, absent=False, reasons=False)
     measured = bool(ours)
+    reasons = dict.fromkeys(each.untestable for each in entry.findings if each.better is not None and each.untestable)
     absent = len(entry.findings) - len(ours)
     ours += [f"{absent} of {len(entry.findings)} comparisons without results"] if absent else []
-    about = filter(None, (measure_of(entry), scale_of(entry))) if measured else ()
+    about = [f"not testable: {reason}" for reason in reasons]
+    about += filter(None, (measure_of(entry), scale_of(entry))) if measured else []
     return Text.assemble(
         (claim.says, "bold"),
         f"\npaper: {claim.numbers}",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
 from headway.bench.claims.ledger import CLAIMS
 from headway.bench.claims.samples import Results, Sample
 from headway.bench.claims.settings import Setting
-from headway.bench.claims.show import print_table
+from headway.bench.claims.show import print_table, scale_of
 from headway.bench.claims.verdicts import judge_claim
+
+SCALES = ("bert-small; GPU", "bert-small; 10 times the rate")
 
 
 def printed(results, width):
@@ -47,3 +50,9 @@ def test_eighty_columns_cut_nothing():
     assert "supported" in names and "not tested" in names and "by a stand-in" in names
     assert "learned+tisa – learned: 3.260 – 3.510 = -0.250" in " ".join(line.split("│")[-1].strip() for line in lines)
     assert "not used: a/file.json: [no] run" in text
+
+
+def test_what_comparisons_share_is_said_once():
+    one, other = (replace(judge_claim(CLAIMS[0], Results()).findings[0], scale=scale) for scale in SCALES)
+    entry = replace(judge_claim(CLAIMS[0], Results()), findings=(one, other))
+    assert scale_of(entry) == "bert-small; GPU; 10 times the rate"
