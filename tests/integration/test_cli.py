@@ -45,7 +45,7 @@ def test_list_shows_every_encoding():
 
 
 def test_list_as_json_counts_the_parameters_of_bert_base():
-    rows = {row["name"]: row for row in json.loads(headway("list", "--json").stdout)}
+    rows = {row["name"]: row for row in json.loads(CliRunner().invoke(app, ["list", "--json"]).stdout)}
     layers, heads, width, length = 12, 12, 64, 512
     assert rows["none"]["parameters"] == rows["rope"]["parameters"] == rows["alibi"]["parameters"] == 0
     assert rows["learned"]["parameters"] == length * heads * width
@@ -71,8 +71,8 @@ def test_list_as_json_counts_the_parameters_of_bert_base():
     ],
 )
 def test_bad_arguments_are_named(arguments, message):
-    done = headway(*arguments)
-    assert done.returncode == 2
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 

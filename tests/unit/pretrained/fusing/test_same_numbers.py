@@ -25,8 +25,21 @@ def test_every_family_is_tried():
     assert tried == set(FAMILIES)
 
 
-@pytest.mark.parametrize("padding", ["none", "right", "left"])
-@pytest.mark.parametrize(("batch", "length"), [(3, 17), (1, 24), (2, 1)])
+@pytest.mark.parametrize(
+    ("batch", "length", "padding"),
+    [
+        (3, 17, "none"),
+        (3, 17, "right"),
+        (3, 17, "left"),
+        (1, 24, "none"),
+        (2, 1, "none"),
+        *(
+            pytest.param(batch, length, padding, marks=pytest.mark.slow)
+            for batch, length in ((1, 24), (2, 1))
+            for padding in ("right", "left")
+        ),
+    ],
+)
 @pytest.mark.parametrize("name", TINY)
 def test_outputs_and_gradients(name, batch, length, padding, same):
     if name == "seamless_m4t_v2-chunks" and padding == "left":
@@ -129,7 +142,16 @@ def test_attention_weights_are_given_where_they_are_asked_for(name):
             assert len(theirs[field]) > 0
 
 
-@pytest.mark.parametrize("name", ["t5-encoder", "wav2vec2-bert", "wav2vec2-bert-relative", "xlnet", "funnel"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "t5-encoder",
+        "xlnet",
+        "wav2vec2-bert-relative",
+        pytest.param("wav2vec2-bert", marks=pytest.mark.slow),
+        pytest.param("funnel", marks=pytest.mark.slow),
+    ],
+)
 def test_compiled(name, same):
     model, other = pair(name)
     other.forward = torch.compile(other.forward, backend="aot_eager", dynamic=False)
