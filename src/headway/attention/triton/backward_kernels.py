@@ -27,7 +27,7 @@ from headway.attention.triton.tiles import (
 @triton.jit(do_not_specialize=["q_len"])  # one kernel for all lengths
 def delta_kernel(
     out_ptr, rest_ptr, grad_ptr, delta_ptr, grad_stride_b, grad_stride_h, grad_stride, heads, q_len,
-    REST: tl.constexpr, BLOCK: tl.constexpr, BLOCK_V: tl.constexpr,
+    REST: tl.constexpr, BLOCK: tl.constexpr, WIDTH_V: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
     """delta_i = out_i . grad_i, the sum over keys of weight times gradient; `rest` is what rounding took from out."""
     blocks = tl.cdiv(q_len, BLOCK)
@@ -36,7 +36,9 @@ def delta_kernel(
     offs = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     offs_v = tl.arange(0, BLOCK_V)
     inside = offs[:, None] < q_len
-    out_at = ((b * q_len + offs) * heads + h)[:, None] * BLOCK_V + offs_v[None, :]
+    if WIDTH_V < BLOCK_V:
+        inside &= offs_v[None, :] < WIDTH_V
+    out_at = ((b * q_len + offs) * heads + h)[:, None] * WIDTH_V + offs_v[None, :]
     out = tl.load(out_ptr + out_at, mask=inside, other=0.0).to(tl.float32)
     if REST:
         out += tl.load(rest_ptr + out_at, mask=inside, other=0.0).to(tl.float32)

@@ -26,8 +26,19 @@ constexpr bool SEGMENTED = true;
 constexpr bool SEGMENTED = false;
 #endif
 
-constexpr int TILE = 64;                     // queries, keys and width
+#ifndef WIDTH
+#define WIDTH 64  // of a head: 32, 64, 80, 96 or 128
+#endif
+#ifndef GROUPS
+#define GROUPS 2  // of 128 threads that compute, in a block
+#endif
+
+constexpr int TILE = 64;                     // queries, keys and columns
 constexpr int TILE_BYTES = TILE * TILE * 2;  // 8 KiB: 64 rows of 128 bytes, 16-byte pieces swizzled within 8 rows
+
+// Rows of q, k, v and their gradients take COLS tiles side by side; what lies beyond their width in the last one is zero.
+constexpr int COLS = (WIDTH + TILE - 1) / TILE;
+constexpr int SUMS_OF_ROWS = (WIDTH + 31) / 32 * 16;  // numbers of a thread, of 64 rows of such sums; whole 32 columns
 
 // Every tile is read by the tensor cores from shared memory with the 128-byte swizzle, 1024 bytes for 8 rows: that is what
 // the upper half of a description says, always. The lower half is the address, in units of 16 bytes.
@@ -42,16 +53,20 @@ __device__ __forceinline__ u32 describe(u32 address) { return ((address & 0x3FFF
     FOUR(how, d, 0), FOUR(how, d, 4), FOUR(how, d, 8), FOUR(how, d, 12), FOUR(how, d, 16), FOUR(how, d, 20),       \
         FOUR(how, d, 24), FOUR(how, d, 28)
 
-// d (64 x 64) = a (64 x 64) b^T (64 x 64), both in shared memory, in four products of 16 columns; the first only writes d.
+// d (64 x 64) = a (64 x width) b^T (width x 64), both in shared memory, in products of 16 columns; the first only writes d.
+// From one tile of 64 columns to the next there are so many tiles.
+template <int width = TILE, int apart_a = 1, int apart_b = 1>
 __device__ __forceinline__ void multiply(float (&d)[32], u32 a, u32 b) {
     asm volatile("{\n" DESCRIBE2 "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " NUMBERS32
                  ", a, b, 0, 1, 1, 0, 0;\n}\n"
                  : ALL32("=f", d) : "r"(a), "r"(b));
 #pragma unroll
-    for (int step = 1; step < 4; step++)
+    for (int step = 1; step < (width + 15) / 16; step++) {
+        const u32 next = step / 4 * (TILE_BYTES >> 4), columns = 2 * (step % 4);
         asm volatile("{\n" DESCRIBE2 "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " NUMBERS32
                      ", a, b, 1, 1, 1, 0, 0;\n}\n"
-                     : ALL32("+f", d) : "r"(a + 2 * step), "r"(b + 2 * step));
+                     : ALL32("+f", d) : "r"(a + apart_a * next + columns), "r"(b + apart_b * next + columns));
+    }
 }
 
 // d (64 x 128) = a (64 x 64) b^T (64 x 128), both in shared memory.
@@ -90,12 +105,39 @@ __device__ __forceinline__ void multiply_from_registers(float (&d)[32], const u3
         : ALL32("+f", d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));
 }
 
-// d (64 x 64) += a (64 x 64) b (64 x 64): a packed in registers as scores are held, b in shared memory.
-__device__ __forceinline__ void multiply_tile(float (&d)[32], const u32 (&a)[16], u32 b) {
+// The same with 32 columns of b.
+#define NUMBERS16 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}"
+#define ALL16(how, d) FOUR(how, d, 0), FOUR(how, d, 4), FOUR(how, d, 8), FOUR(how, d, 12)
+__device__ __forceinline__ void multiply_from_registers(float (&d)[16], const u32 (&a)[4], u32 b) {
+    asm volatile(
+        "{\n.reg .b64 b;\nmov.b64 b, {%20, 0x40000040};\nwgmma.mma_async.sync.aligned.m64n32k16.f32." TYPE "." TYPE
+        " " NUMBERS16 ", {%16, %17, %18, %19}, b, 1, 1, 1, 1;\n}\n"
+        : ALL16("+f", d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));
+}
+
+// Some of the numbers, as an array of their own.
+template <int first, int count, int all>
+__device__ __forceinline__ float (&part_of(float (&d)[all]))[count] {
+    static_assert(first + count <= all, "no more than there are");
+    return *(float(*)[count])(d + first);
+}
+
+// d (64 x columns) += a (64 x 64) b (64 x columns): a packed in registers as scores are held, b in shared memory, in tiles
+// of 64 columns that lie behind one another; of the last one perhaps the first 32 only.
+template <int count>
+__device__ __forceinline__ void multiply_tile(float (&d)[count], const u32 (&a)[16], u32 b) {
 #pragma unroll
     for (int step = 0; step < 4; step++) {
         const u32 part[4] = {a[4 * step], a[4 * step + 1], a[4 * step + 2], a[4 * step + 3]};
-        multiply_from_registers(d, part, b + step * (2048 >> 4));
+        if constexpr (count < 32) {
+            multiply_from_registers(d, part, b + step * (2048 >> 4));
+        } else {
+            multiply_from_registers(part_of<0, 32>(d), part, b + step * (2048 >> 4));
+            if constexpr (count > 32) {
+                constexpr int rest = count - 32 < 32 ? count - 32 : 32;
+                multiply_from_registers(part_of<32, rest>(d), part, b + (TILE_BYTES >> 4) + step * (2048 >> 4));
+            }
+        }
     }
 }
 
@@ -209,23 +251,27 @@ __device__ __forceinline__ uint4 side_by_side(u32 a, u32 b, u32 c, u32 d) {
     return make_uint4(a, b, c, d);
 }
 
-// The row of a tile that a warp's thread has, times `factor`, in half precision; `to` is where the row begins.
+// The row of a tile that a warp's thread has, times `factor`, in half precision; `to` is where the row begins, of which no
+// more than `columns` are kept.
 template <int fragments>
-__device__ __forceinline__ void keep_row(u16* to, const float* numbers, float factor, bool inside) {
+__device__ __forceinline__ void keep_row(
+    u16* to, const float* numbers, float factor, bool inside, int columns = 8 * fragments) {
 #pragma unroll
     for (int n = 0; n < fragments; n += 4) {
-        u32 pairs[4];
+        u32 pairs[4] = {};
 #pragma unroll
-        for (int i = 0; i < 4; i++) pairs[i] = pack(numbers[4 * (n + i)] * factor, numbers[4 * (n + i) + 1] * factor);
+        for (int i = 0; i < 4 && n + i < fragments; i++)
+            pairs[i] = pack(numbers[4 * (n + i)] * factor, numbers[4 * (n + i) + 1] * factor);
         const uint4 piece = side_by_side(pairs[0], pairs[1], pairs[2], pairs[3]);
-        if (inside) *(uint4*)(to + 8 * n + 8 * (threadIdx.x & 3)) = piece;
+        const bool all = fragments % 4 == 0 && columns >= 8 * fragments;
+        if (inside && (all || 8 * n + 8 * (threadIdx.x & 3) < columns)) *(uint4*)(to + 8 * n + 8 * (threadIdx.x & 3)) = piece;
     }
 }
 
 // The output of a thread's two rows, what rounding took from it if `rest` is given, and the log2 of their denominators; a
 // row that saw nothing is zero.
 __device__ __forceinline__ void keep_output(
-    u16* out, u16* rest, float* lse, const float (&acc)[32], const float (&top)[2], float (&total)[2], float unit,
+    u16* out, u16* rest, float* lse, const float (&acc)[SUMS_OF_ROWS], const float (&top)[2], float (&total)[2], float unit,
     long long b, int head, int heads, int row0, int q_len) {
     const float none = -__int_as_float(0x7f800000);
     const int pair = threadIdx.x & 3;
@@ -237,30 +283,30 @@ __device__ __forceinline__ void keep_output(
         const bool inside = row < q_len, seen = total[r] > 0.0f;
         const float share = seen ? unit / total[r] : 0.0f;
         if (inside && pair == 0) lse[(b * heads + head) * q_len + row] = seen ? top[r] + log2f(total[r]) : -none;
-        const long long place = ((b * q_len + row) * heads + head) * TILE;
-        keep_row<8>(out + place, acc + 2 * r, share, inside);
+        const long long place = ((b * q_len + row) * heads + head) * WIDTH;
+        keep_row<SUMS_OF_ROWS / 4>(out + place, acc + 2 * r, share, inside, WIDTH);
         if (!rest) continue;
-        float lost[32];
+        float lost[SUMS_OF_ROWS];
 #pragma unroll
-        for (int n = 0; n < 8; n++) {
+        for (int n = 0; n < SUMS_OF_ROWS / 4; n++) {
             const float first = acc[4 * n + 2 * r] * share, second = acc[4 * n + 2 * r + 1] * share;
             const float2 kept = unpack(pack(first, second));
             lost[4 * n] = first - kept.x;
             lost[4 * n + 1] = second - kept.y;
         }
-        keep_row<8>(rest + place, lost, 1.0f, inside);
+        keep_row<SUMS_OF_ROWS / 4>(rest + place, lost, 1.0f, inside, WIDTH);
     }
 }
 
 // The gradients of a thread's two keys and values. From one row to the next there are `pitch` heads in memory.
 __device__ __forceinline__ void keep_gradients(
-    u16* dk, u16* dv, const float (&dk_acc)[32], const float (&dv_acc)[32], float unit, float v_unit,
+    u16* dk, u16* dv, const float (&dk_acc)[SUMS_OF_ROWS], const float (&dv_acc)[SUMS_OF_ROWS], float unit, float v_unit,
     long long b, int head, int pitch, int row0, int k_len) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int row = row0 + 8 * r;
-        const long long place = ((b * k_len + row) * pitch + head) * TILE;
-        keep_row<8>(dk + place, dk_acc + 2 * r, unit, row < k_len);
-        keep_row<8>(dv + place, dv_acc + 2 * r, v_unit, row < k_len);
+        const long long place = ((b * k_len + row) * pitch + head) * WIDTH;
+        keep_row<SUMS_OF_ROWS / 4>(dk + place, dk_acc + 2 * r, unit, row < k_len, WIDTH);
+        keep_row<SUMS_OF_ROWS / 4>(dv + place, dv_acc + 2 * r, v_unit, row < k_len, WIDTH);
     }
 }

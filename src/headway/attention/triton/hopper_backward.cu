@@ -33,6 +33,14 @@
 #include "hopper_carrier.cuh"
 #include "hopper_loader.cuh"
 
+#if WIDTH > 64 && !defined(SUMS)
+#define FEWER "40"
+#define MORE "232"
+#else
+#define FEWER "56"
+#define MORE "224"
+#endif
+
 extern "C" __global__ void __launch_bounds__(384, 1) backward(
     const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
     const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap grad_map,
@@ -43,8 +51,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
 #endif
     const float* steps,                        // SEGMENTS: (B, H, queries), in units of log 2
     const float* q_segments, const float* k_segments,  // SEGMENTS: (B|1, queries), (B|1, keys), 0 or 1
-    u16* dq, u16* dk, u16* dv,                 // (B, L, H of pitch, 64)
-    float* sums_q,                             // (slots, H, ways, tiles of queries, 64 x 64)
+    u16* dq, u16* dk, u16* dv,                 // (B, L, H of pitch, WIDTH)
+    float* sums_q,                             // (slots, H, ways, tiles of queries, 64 x columns of both groups' SHARE)
     u32* counters,                             // (slots, H, ways, tiles of queries), zero
     float* sums,                               // SUMS: (slots, teams, groups, H, span) from offset -before - 63 on, zero
     float* sums_of_steps,                      // SEGMENTS: (slots, H, teams, WARPS, 2)
@@ -100,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     };
 
     // Of 384 times 168 registers, those that move data leave most to those that compute.
-    if (group == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 56;\n");
+    if (group == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 " FEWER ";\n");
     if (threadIdx.x >= 320) {  // the adders, one for each group
 #ifdef SUMS
         if (!walk.begin()) return;
@@ -139,30 +147,41 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         return;
     }
 
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 224;\n");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 " MORE ";\n");
     if (!walk.begin()) return;
     const int thread = threadIdx.x & 127, warp = thread >> 5, row8 = lane >> 2, pair = thread & 3;
     const float factor = (float)(scale * 1.4426950408889634), unit = (float)scale;
     u32 at_keys = base + AT_KEYS;  // of the block whose scores are made
-    float s[32], dp[32], dk_acc[32], dv_acc[32], dq_acc[16];
+    float s[32], dp[32], dk_acc[SUMS_OF_ROWS], dv_acc[SUMS_OF_ROWS], dq_own[LATE ? 1 : SHARE / 2];
+    auto& dq_acc = either<LATE>(s, dq_own);
 #ifdef KEYS
     float row_acc[4];  // sums of a tile's gradients of scores for two queries: as the columns of `AT_ONES`, two of them
     int sums_b = 0, sums_row = 0, sums_key = 0;  // of that tile
 #endif
     auto scores = [&](u32 queries) {
-        const u32 q_is = describe(queries), grad_is = describe(queries + TILE_BYTES);
-        const u32 k_is = describe(at_keys + group * TILE_BYTES), v_is = describe(at_keys + (2 + group) * TILE_BYTES);
+        const u32 q_is = describe(queries), grad_is = describe(queries + COLS * TILE_BYTES);
+        const u32 k_is = describe(at_keys + group * TILE_BYTES), v_is = describe(at_keys + (2 * COLS + group) * TILE_BYTES);
         products_begin();
-        multiply(s, k_is, q_is);
-        multiply(dp, v_is, grad_is);
+        multiply<WIDTH, 2, 1>(s, k_is, q_is);
+        multiply<WIDTH, 2, 1>(dp, v_is, grad_is);
         products_sent();
     };
 #pragma unroll
-    for (int i = 0; i < 32; i++) dk_acc[i] = dv_acc[i] = 0.0f;
+    for (int i = 0; i < SUMS_OF_ROWS; i++) dk_acc[i] = dv_acc[i] = 0.0f;
 
     // What is left to do of the tile before: its gradient of q.
     int before_b = walk.b, before_row = 0;
     u32 before_keys = at_keys;
+    auto send_dq = [&](int at) {  // of both groups' dS there
+        products_begin();
+        multiply_columns(
+            dq_acc, describe(base + AT_DS + at * 2 * TILE_BYTES),
+            describe(before_keys + group * (LATE ? 2 * TILE_BYTES : 2 * SHARE)));
+#ifdef KEYS
+        multiply_narrow(row_acc, describe(base + AT_DS + (at * 2 + group) * TILE_BYTES), describe(base + AT_ONES));
+#endif
+        products_sent();
+    };
 #ifdef KEYS
     auto add_row_sums = [&] {
         const long long part = (((long long)sums_b * heads + head) * teams + member) * 2 + group;
@@ -177,19 +196,19 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     };
 #endif
     auto hand_over = [&](int t) {
-        const int at = t & 1;
-        wait(barrier(SLOT_READY + at), (t >> 1) & 1);
-        float4* place = (float4*)(shared + AT_SLOTS + at * SLOT_BYTES) + group * 512 + thread;
+        const int at = slot_of(t);
+        wait(barrier(SLOT_READY + at), parity_of_slot(t));
+        float4* place = (float4*)(shared + AT_SLOTS + at * SLOT_BYTES) + group * (SHARE / 8 * 128) + thread;
         const int mode = modes[at];
         if (mode == EMPTY) {
 #pragma unroll
-            for (int n = 0; n < 4; n++)
+            for (int n = 0; n < SHARE / 8; n++)
                 place[n * 128] = make_float4(dq_acc[4 * n], dq_acc[4 * n + 1], dq_acc[4 * n + 2], dq_acc[4 * n + 3]);
             return;
         }
         if (mode == SUMMED) {
 #pragma unroll
-            for (int n = 0; n < 4; n++) {
+            for (int n = 0; n < SHARE / 8; n++) {
                 const float4 others = place[n * 128];
                 dq_acc[4 * n] += others.x;
                 dq_acc[4 * n + 1] += others.y;
@@ -200,8 +219,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int row = before_row + 16 * warp + row8 + 8 * r;
-            u16* to = dq + (((long long)before_b * q_len + row) * pitch + head) * TILE + group * 32;
-            keep_row<4>(to, dq_acc + 2 * r, unit, row < q_len);
+            u16* to = dq + (((long long)before_b * q_len + row) * pitch + head) * WIDTH + group * SHARE;
+            keep_row<SHARE / 8>(to, dq_acc + 2 * r, unit, row < q_len, WIDTH % (2 * SHARE) ? WIDTH - group * SHARE : SHARE);
         }
     };
 
@@ -216,6 +235,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     load_noise();
 #endif
     const Dropout drop(noise, dropout, 0, q_len, k_len);
+    auto keep_sums = [&](int row0) {  // of a block of keys, and begin anew
+        keep_gradients(dk, dv, dk_acc, dv_acc, unit, drop.unit, before_b, head, pitch, row0, k_len);
+#pragma unroll
+        for (int i = 0; i < SUMS_OF_ROWS; i++) dk_acc[i] = dv_acc[i] = 0.0f;
+    };
 #ifdef SEGMENTS
     float segment[2], of_all[2], of_second[2];  // of this thread's two keys; sums over all queries, and over those of segment 1
     float of_step[2] = {0.0f, 0.0f};            // of queries of segment 0, and of segment 1
@@ -227,7 +251,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     load_segments();
 #endif
     Ring<STAGES> stage;
-    Ring<2> block;
+    Ring<BLOCKS> block;
     int t = 0;
     bool more = true, fresh = false;  // whether there is another tile; whether this is the first of another block of keys
     wait(barrier(KEYS_IN), 0);
@@ -237,7 +261,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     while (more) {
         const int start_q = walk.tile * TILE, start_k = walk.start_k + group * TILE;
         const int row0 = start_k + 16 * warp + row8;  // and row0 + 8
-        const u32 q_is = describe(queries), grad_is = describe(queries + TILE_BYTES);
+        const u32 q_is = describe(queries), grad_is = describe(queries + COLS * TILE_BYTES);
         const unsigned char* numbers = shared + AT_NUMBERS + stage.at * NUMBERS_BYTES;
         const float2* lse_of = (const float2*)(numbers + group * GROUP_BYTES) + pair;
         const float2* delta_of = (const float2*)(numbers + OF_DELTA) + pair;
@@ -250,13 +274,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         pin(dp);
 
         const int last = uniform((t - 1) & 1);
-        if (t > 0) wait(barrier(DS_IN + last), ((t - 1) >> 1) & 1);
-        products_begin();
-        multiply_columns(dq_acc, describe(base + AT_DS + last * 2 * TILE_BYTES), describe(before_keys + group * 64));
-#ifdef KEYS
-        multiply_narrow(row_acc, describe(base + AT_DS + (last * 2 + group) * TILE_BYTES), describe(base + AT_ONES));
-#endif
-        products_sent();
+        auto send_dq_before = [&] {
+            if (t > 0) wait(barrier(DS_IN + last), ((t - 1) >> 1) & 1);
+            send_dq(last);
+        };
+        if (!LATE) send_dq_before();
 
         u32 weights[16], packed[16];
         auto weigh = [&](int n) {  // the scores of a fragment of queries
@@ -341,13 +363,17 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
                 packed[2 * n + r] = pack(d0, d1);
             }
         };
-#if defined(RELATIVE) || defined(DROPOUT)
+#if defined(DROPOUT) || WIDTH > 64
+#define BY_FRAGMENTS
+#endif
+#if defined(RELATIVE) || defined(BY_FRAGMENTS)
         int from_query[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) from_query[r] = walk.first_query(row0 + 8 * r, q_len);
 #endif
-#ifdef DROPOUT
-        // Exponentials cost little beside the rest, if all is done to a fragment before the next.
+#ifdef BY_FRAGMENTS
+        // With dropout exponentials cost little beside the rest, if all is done to a fragment before the next; at widths beyond
+        // 64 this takes the fewest registers.
         auto fragments = [&](auto all) {  // whether all pairs of the tile count
 #pragma unroll
             for (int n = 0; n < 8; n++) {
@@ -385,7 +411,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
             for (int n = 0; n < 8; n++) weigh(n);
 #endif
         }
-#elif defined(DROPOUT)
+#elif defined(BY_FRAGMENTS)
         if (checked) fragments(Flag<false>());
         else fragments(Flag<true>());
 #else
@@ -400,26 +426,18 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
             });
         }
 #endif
-#ifndef DROPOUT
+#ifndef BY_FRAGMENTS
 #pragma unroll
         for (int n = 0; n < 8; n++) drop_some(n);
 #endif
         products_begin();
         multiply_tile(dv_acc, weights, grad_is);
         products_sent();
-#ifndef DROPOUT
+#ifndef BY_FRAGMENTS
 #pragma unroll
         for (int n = 0; n < 8; n++) differentiate(n);
 #endif
-        products_done_but_last();  // the gradient of q of the tile before is there
-        pin(dq_acc);
-#ifdef KEYS
-        pin(row_acc);
-#endif
-        if (t > 0) hand_over(t - 1);
-
-        // The gradient of the scores, for the gradient of q of both groups.
-        {
+        auto store_ds = [&] {  // the gradient of the scores, for the gradient of q of both groups
 #ifdef SUMS
             wait(barrier(DS_OUT + 2 * group + (t & 1)), ((t >> 1) & 1) ^ 1);
 #endif
@@ -431,17 +449,33 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
                              "r"(packed[4 * two]), "r"(packed[4 * two + 1]), "r"(packed[4 * two + 2]), "r"(packed[4 * two + 3])
                              : "memory");
             }
-            publish();
-            __syncwarp();
-            if (lane == 0) {
-                arrive(barrier(DS_IN + (t & 1)));
-                if (t > 0) arrive(barrier(SLOT_DONE + last));
-                if (fresh) arrive(barrier(KEYS_OUT + (block.at ^ 1)));
-            }
+        };
+        auto send_dk = [&] {
+            products_begin();
+            multiply_tile(dk_acc, packed, q_is);
+            products_sent();
+        };
+        const bool owed = t > 0 && !(LATE && fresh);  // whether the gradient of q of the tile before is to be handed over
+        if (LATE) {
+            send_dq_before();
+            send_dk();
+            store_ds();
         }
-        products_begin();
-        multiply_tile(dk_acc, packed, q_is);
-        products_sent();
+        products_done_but_last();  // that gradient is there
+        pin(dq_acc);
+#ifdef KEYS
+        pin(row_acc);
+#endif
+        if (owed) hand_over(t - 1);
+        if (!LATE) store_ds();
+        publish();
+        __syncwarp();
+        if (lane == 0) {
+            arrive(barrier(DS_IN + (t & 1)));
+            if (owed) arrive(barrier(SLOT_DONE + (LATE ? 0 : last)));
+            if (!LATE && fresh) arrive(barrier(KEYS_OUT + (block.at ^ 1)));
+        }
+        if (!LATE) send_dk();
 
         // The next tile's scores. Where there is none, any others: nobody reads them.
         const bool ends = walk.left == 1;
@@ -449,18 +483,36 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         before_b = walk.b;
         before_row = start_q;
         before_keys = at_keys;
+        if (LATE) {
+            products_done();  // for all tiles: waited for in the branch below, products would be made one by one
+            pin(dk_acc);
+            pin(dv_acc);
+            if (lane == 0) arrive(barrier(QUERIES_OUT + at_stage));
+        }
+        if (LATE && ends) {  // the keys leave, and nothing may be left to do with them
+            wait(barrier(DS_IN + (t & 1)), (t >> 1) & 1);
+            send_dq(uniform(t & 1));
+            products_done();
+            pin(dq_acc);
+            if (lane == 0) arrive(barrier(KEYS_OUT));
+            keep_sums(row0);
+            hand_over(t);
+            publish();
+            __syncwarp();
+            if (lane == 0) arrive(barrier(SLOT_DONE));
+        }
         more = walk.next();
         fresh = ends && more;
         if (fresh) {
             block.next();
-            at_keys = uniform(base + AT_KEYS + block.at * 4 * TILE_BYTES);
+            at_keys = uniform(base + AT_KEYS + block.at * 4 * COLS * TILE_BYTES);
             wait(barrier(KEYS_IN + block.at), block.parity);
         }
         if (more) {
             stage.next();
             wait(barrier(QUERIES_IN + stage.at), stage.parity);
         }
-        queries = uniform(base + AT_QUERIES + stage.at * 2 * TILE_BYTES);
+        queries = uniform(base + AT_QUERIES + stage.at * 2 * COLS * TILE_BYTES);
         scores(queries);
 #ifdef KEYS
         const int kept = eight - KEPT_FROM;  // of this warp's first fragment, its place among those that are kept
@@ -478,15 +530,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         products_done_but_last();  // of this tile, all but the gradient of q is done
         pin(dk_acc);
         pin(dv_acc);
-        if (lane == 0) arrive(barrier(QUERIES_OUT + at_stage));
+        if (!LATE && lane == 0) arrive(barrier(QUERIES_OUT + at_stage));
 #ifdef KEYS
         if (t > 0) add_row_sums();
         sums_b = before_b, sums_row = start_q, sums_key = start_k;
 #endif
         if (ends) {
-            keep_gradients(dk, dv, dk_acc, dv_acc, unit, drop.unit, before_b, head, pitch, row0, k_len);
-#pragma unroll
-            for (int i = 0; i < 32; i++) dk_acc[i] = dv_acc[i] = 0.0f;
+            if (!LATE) keep_sums(row0);
 #ifdef DROPOUT
             if (more) load_noise();
 #endif
@@ -504,23 +554,20 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     products_done();
     pin(s);
     pin(dp);
-    wait(barrier(DS_IN + ((t - 1) & 1)), ((t - 1) >> 1) & 1);
-    products_begin();
-    multiply_columns(dq_acc, describe(base + AT_DS + ((t - 1) & 1) * 2 * TILE_BYTES), describe(before_keys + group * 64));
+    if (!LATE) {
+        wait(barrier(DS_IN + ((t - 1) & 1)), ((t - 1) >> 1) & 1);
+        send_dq((t - 1) & 1);
+        products_done();
+        pin(dq_acc);
 #ifdef KEYS
-    multiply_narrow(row_acc, describe(base + AT_DS + (((t - 1) & 1) * 2 + group) * TILE_BYTES), describe(base + AT_ONES));
+        pin(row_acc);
+        add_row_sums();
 #endif
-    products_sent();
-    products_done();
-    pin(dq_acc);
-#ifdef KEYS
-    pin(row_acc);
-    add_row_sums();
-#endif
-    hand_over(t - 1);
-    publish();
-    __syncwarp();
-    if (lane == 0) arrive(barrier(SLOT_DONE + ((t - 1) & 1)));
+        hand_over(t - 1);
+        publish();
+        __syncwarp();
+        if (lane == 0) arrive(barrier(SLOT_DONE + ((t - 1) & 1)));
+    }
 #ifdef SEGMENTS
 #pragma unroll
     for (int which = 0; which < 2; which++) {

@@ -19,16 +19,22 @@ constexpr bool WIDE = false;
 constexpr int ROWS_BYTES = 0, GROUP_BYTES = 0;
 #endif
 
-constexpr int STAGES = WIDE ? 2 : 3;           // of queries and gradients of the output
-constexpr int SLOT_BYTES = TILE * TILE * 4;    // a tile of the gradient of q
-constexpr int WARPS = 8;                       // that compute
+// LATE: a head is wider than 64, and there are neither registers nor room for all that is under way at narrower ones. A
+// group's gradient of q is made where its scores were; there is one slot, and one block of keys, at a time.
+constexpr bool LATE = COLS > 1;
+constexpr int STAGES = WIDE || LATE ? 2 : 3;      // of queries and gradients of the output
+constexpr int BLOCKS = LATE ? 1 : 2;              // of keys and values
+constexpr int SLOTS = LATE ? 1 : 2;               // of tiles of the gradient of q
+constexpr int SHARE = LATE ? TILE : SUMS_OF_ROWS; // columns of the gradient of q that a group makes, for the whole block
+constexpr int SLOT_BYTES = TILE * 2 * SHARE * 4;
+constexpr int WARPS = 8;                          // that compute
 
 // Shared memory, from a multiple of 1024 on.
-constexpr int AT_QUERIES = 0;                                     // (STAGES, q and grad)
-constexpr int AT_KEYS = AT_QUERIES + STAGES * 2 * TILE_BYTES;     // (2, k of both groups, v of both groups)
-constexpr int AT_DS = AT_KEYS + 2 * 4 * TILE_BYTES;               // (2, groups): keys x queries
-constexpr int AT_SLOTS = AT_DS + 2 * 2 * TILE_BYTES;              // (2,)
-constexpr int AT_NUMBERS = AT_SLOTS + 2 * SLOT_BYTES;             // (STAGES,): see below
+constexpr int AT_QUERIES = 0;                                        // (STAGES, q and grad, COLS)
+constexpr int AT_KEYS = AT_QUERIES + STAGES * 2 * COLS * TILE_BYTES; // (BLOCKS, k and v, COLS, groups)
+constexpr int AT_DS = AT_KEYS + BLOCKS * 4 * COLS * TILE_BYTES;      // (2, groups): keys x queries
+constexpr int AT_SLOTS = AT_DS + 2 * 2 * TILE_BYTES;                 // (SLOTS,)
+constexpr int AT_NUMBERS = AT_SLOTS + SLOTS * SLOT_BYTES;            // (STAGES,): see below
 constexpr int OF_DELTA = GROUP_BYTES ? 2 * GROUP_BYTES : TILE * 4;  // behind lse, or lse and delta of both groups
 constexpr int NOISE = OF_DELTA + TILE * 4;                        // of the queries
 constexpr int OF_STEPS = NOISE + TILE * 4;                        // SEGMENTS: steps and segments of the queries
@@ -46,6 +52,8 @@ enum Barriers {
     DS_OUT = 16,  // SUMS: (groups, 2)
 };
 __device__ __forceinline__ u32 barrier_at(u32 base, int which) { return base + AT_BARRIERS + 8 * which; }
+__device__ __forceinline__ int slot_of(int t) { return SLOTS == 1 ? 0 : t & 1; }
+__device__ __forceinline__ int parity_of_slot(int t) { return SLOTS == 1 ? t & 1 : (t >> 1) & 1; }
 enum Modes { EMPTY, ALONE, SUMMED };  // what a slot holds for the groups: fill it; nothing to add; what others summed
 
 #ifdef RELATIVE
@@ -59,16 +67,32 @@ __device__ __forceinline__ int end_of(const Walk& walk, int group, int q_len, in
 }
 #endif
 
-// d (64 x 32) = a^T b: a (16 x 64) and b (16 x 32) with columns side by side.
-#define NUMBERS16 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}"
-#define ALL16(how, d) FOUR(how, d, 0), FOUR(how, d, 4), FOUR(how, d, 8), FOUR(how, d, 12)
-__device__ __forceinline__ void multiply_columns(float (&d)[16], u32 a, u32 b) {  // 128 rows in two tiles
+// d = a^T b for 64, 32 or 16 columns of b: a (128 x 64) and b with columns side by side, 64 rows of each in a tile.
+__device__ __forceinline__ void multiply_columns(float (&d)[32], u32 a, u32 b) { multiply_columns<2>(d, a, b); }
+__device__ __forceinline__ void multiply_columns(float (&d)[16], u32 a, u32 b) {
 #define COLUMNS(first) "{\n.reg .b64 a, b;\nmov.b64 a, {%16, 0x40000040};\nmov.b64 b, {%17, 0x40000040};\n"                 \
     "wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPE "." TYPE " " NUMBERS16 ", a, b, " first ", 1, 1, 1, 1;\n}\n"
     asm volatile(COLUMNS("0") : ALL16("=f", d) : "r"(a), "r"(b));
 #pragma unroll
     for (int step = 1; step < 8; step++)
         asm volatile(COLUMNS("1") : ALL16("+f", d) : "r"(a + (2048 >> 4) * step), "r"(b + (2048 >> 4) * step));
+}
+__device__ __forceinline__ void multiply_columns(float (&d)[8], u32 a, u32 b) {
+#define FEW_COLUMNS(first) "{\n.reg .b64 a, b;\nmov.b64 a, {%8, 0x40000040};\nmov.b64 b, {%9, 0x40000040};\n"               \
+    "wgmma.mma_async.sync.aligned.m64n16k16.f32." TYPE "." TYPE " {%0, %1, %2, %3, %4, %5, %6, %7}, a, b, " first            \
+    ", 1, 1, 1, 1;\n}\n"
+    asm volatile(FEW_COLUMNS("0") : FOUR("=f", d, 0), FOUR("=f", d, 4) : "r"(a), "r"(b));
+#pragma unroll
+    for (int step = 1; step < 8; step++)
+        asm volatile(FEW_COLUMNS("1") : FOUR("+f", d, 0), FOUR("+f", d, 4)
+                     : "r"(a + (2048 >> 4) * step), "r"(b + (2048 >> 4) * step));
+}
+
+// Which of two arrays.
+template <bool FIRST, class A, class B>
+__device__ __forceinline__ auto& either(A& first, B& second) {
+    if constexpr (FIRST) return first;
+    else return second;
 }
 
 #ifdef KEYS

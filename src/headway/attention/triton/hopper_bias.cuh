@@ -25,7 +25,7 @@ typedef Bias BiasOfRows;
 typedef Bias BiasOfColumns;
 #elif defined(MATRIX)
 typedef uint4 Numbers;
-constexpr int BIAS_BYTES = 2 * TILE_BYTES;
+constexpr int BIAS_BYTES = GROUPS * TILE_BYTES;
 
 struct Bias {
     const uint4* from;
@@ -34,7 +34,7 @@ struct Bias {
         : from(table + ((long long)start / TILE * tiles_of_row + tile) * 512), tiles_of_row(tiles_of_row) {}
     __device__ __forceinline__ void fetch_to(u32 to, u32 barrier) const {
 #pragma unroll
-        for (int i = 0; i < 2; i++) fetch(to + i * TILE_BYTES, from + i * tiles_of_row * 512, TILE_BYTES, barrier);
+        for (int i = 0; i < GROUPS; i++) fetch(to + i * TILE_BYTES, from + i * tiles_of_row * 512, TILE_BYTES, barrier);
     }
     struct Tile {
         uint4 pairs[4];
@@ -53,7 +53,7 @@ typedef Bias BiasOfRows;
 typedef Bias BiasOfColumns;
 #else
 typedef float Numbers;
-constexpr int REGION = 208;  // numbers of a tile, with a margin on both sides
+constexpr int REGION = (GROUPS + 1) * TILE + 16;  // numbers of a tile, with a margin on both sides
 constexpr int BIAS_BYTES = 2 * REGION * 4;
 
 struct Bias {
@@ -68,14 +68,15 @@ __device__ __forceinline__ const float* aligned(const unsigned char* from, int f
     return (const float*)from + first + (first & 1 ? REGION - 1 : 0);
 }
 
-// Rows are queries: offsets rise along a row. The numbers begin at offset -136 of the tile's corner.
+// Rows are queries: offsets rise along a row. The numbers begin 8 before the offset of the last row's first column.
 struct BiasOfRows : Bias {
     __device__ __forceinline__ BiasOfRows(const Numbers* table, int start, int tile, int padded, int before)
-        : Bias{table + tile * TILE - start + before - 2 * TILE, padded} {}
+        : Bias{table + tile * TILE - start + before - GROUPS * TILE, padded} {}
     struct Tile {
         float2 pairs[9];  // column - row fragment = -1 .. 7
         __device__ __forceinline__ Tile(const unsigned char* from, int group, int thread) {
-            const float* of = aligned(from, 136 + 2 * (thread & 3) - group * TILE - (thread >> 5) * 16 - ((thread & 31) >> 2));
+            const float* of = aligned(
+                from, GROUPS * TILE + 8 + 2 * (thread & 3) - group * TILE - (thread >> 5) * 16 - ((thread & 31) >> 2));
 #pragma unroll
             for (int m = 0; m < 9; m++) pairs[m] = *(const float2*)(of + 8 * (m - 1));
         }
@@ -88,14 +89,15 @@ struct BiasOfColumns : Bias {
     __device__ __forceinline__ BiasOfColumns(const Numbers* table, int start, int tile, int padded, int before)
         : Bias{table + start - tile * TILE + before - TILE, padded} {}
     struct Tile {
-        float2 pairs[9];  // row - column fragment = -7 .. 1
-        __device__ __forceinline__ Tile(const unsigned char* from, int group, int thread) {
-            const float* of = aligned(from, 71 + group * TILE + (thread >> 5) * 16 + ((thread & 31) >> 2) - 2 * (thread & 3));
+        const float* of;
+        float2 pairs[9];  // row - column fragment = -7 .. 1; at widths beyond 64 there are no registers for them
+        __device__ __forceinline__ Tile(const unsigned char* from, int group, int thread)
+            : of(aligned(from, 71 + group * TILE + (thread >> 5) * 16 + ((thread & 31) >> 2) - 2 * (thread & 3))) {
 #pragma unroll
-            for (int m = 0; m < 9; m++) pairs[m] = *(const float2*)(of + 8 * (m - 7));
+            for (int m = 0; COLS == 1 && m < 9; m++) pairs[m] = *(const float2*)(of + 8 * (m - 7));
         }
         __device__ __forceinline__ float2 at(int n, int r) const {
-            const float2 pair = pairs[r - n + 7];
+            const float2 pair = COLS == 1 ? pairs[r - n + 7] : *(const float2*)(of + 8 * (r - n));
             return make_float2(pair.y, pair.x);
         }
     };

@@ -1,5 +1,5 @@
-// The carrier of the backward kernel: one thread that takes the tiles of gradients of q, which the groups sum in two slots
-// of shared memory, to memory, each when it is its block's turn, and for whoever comes last brings what the others summed.
+// The carrier of the backward kernel: one thread that takes the tiles of gradients of q, which the groups sum in slots of
+// shared memory, to memory, each when it is its block's turn, and for whoever comes last brings what the others summed.
 
 struct Carrier {
     u32 base;       // of shared memory
@@ -39,12 +39,12 @@ struct Carrier {
     }
     // The slot is free: what was copied from it has been read, and the groups are done with it.
     __device__ __forceinline__ void prepare(int t, const Carry& carry) {
-        const u32 at = t & 1, ready = barrier_at(base, SLOT_READY + at);
+        const u32 at = slot_of(t), ready = barrier_at(base, SLOT_READY + at);
         modes[at] = carry.rank + 1 < carry.seen ? EMPTY : (carry.seen > 1 ? SUMMED : ALONE);
         if (modes[at] == SUMMED) {
             my_turn(carry);
             arrive_and_expect(ready, SLOT_BYTES);
-            fetch(base + AT_SLOTS + at * SLOT_BYTES, sums_q + carry.tile * (TILE * TILE), SLOT_BYTES, ready);
+            fetch(base + AT_SLOTS + at * SLOT_BYTES, sums_q + carry.tile * (SLOT_BYTES / 4), SLOT_BYTES, ready);
         } else {
             arrive(ready);
         }
@@ -59,9 +59,9 @@ struct Carrier {
                          ::"l"(counters + carry.tile), "r"(1 + walk.key_blocks - carry.seen) : "memory");
             return;
         }
-        const u32 here = base + AT_SLOTS + (t & 1) * SLOT_BYTES;
+        const u32 here = base + AT_SLOTS + slot_of(t) * SLOT_BYTES;
         my_turn(carry);
-        float* memory = sums_q + carry.tile * (TILE * TILE);
+        float* memory = sums_q + carry.tile * (SLOT_BYTES / 4);
         if (pending) copied();
         if (carry.rank == 0)
             asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
@@ -77,22 +77,23 @@ struct Carrier {
         Carry now = walk.carry(place, ways), then = now;
         bool prepared = false, more;
         do {
+            if (SLOTS == 1) asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
             if (!prepared) prepare(t, now);
             more = walk.next();
             prepared = false;
             if (more) {
                 then = walk.carry(place, ways);
                 // Ahead, unless the sum that is fetched is the one that this step makes.
-                if ((walk.teams == 1 && then.tile != now.tile) || then.rank + 1 < then.seen) {
+                if (SLOTS > 1 && ((walk.teams == 1 && then.tile != now.tile) || then.rank + 1 < then.seen)) {
                     asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
                     prepare(t + 1, then);
                     prepared = true;
                 }
             }
-            const u32 done = barrier_at(base, SLOT_DONE + (t & 1));
-            if (!has_come(done, (t >> 1) & 1)) {
+            const u32 done = barrier_at(base, SLOT_DONE + slot_of(t));
+            if (!has_come(done, parity_of_slot(t))) {
                 if (pending) copied();
-                wait(done, (t >> 1) & 1);
+                wait(done, parity_of_slot(t));
             }
             take(t, now);
             now = then;

@@ -1,7 +1,7 @@
-// Attention with a bias that the batch shares, on Hopper, in half precision, for head width 64.
+// Attention with a bias that the batch shares, on Hopper, in half precision.
 //
-// A block owns 128 queries, 64 for each of two groups of 128 threads, and goes over the keys in tiles of 64. Both groups
-// read the same tiles, each at its own pace; the warps take turns to ask for later ones.
+// A block owns 64 queries for each of its GROUPS of 128 threads, and goes over the keys in tiles of 64. All groups read the
+// same tiles, each at its own pace; the warps take turns to ask for later ones.
 //
 // Weights are measured from `top`, which need not be the highest score: the exponentials of a tile are made at once, and
 // only if they come out too large does top rise, and the tile is weighed again. So most tiles need no maximum.
@@ -38,11 +38,11 @@ constexpr bool WIDE = FACTORED || BIAS_BYTES > TILE_BYTES;
 
 // How many tiles are in shared memory, and how many are asked for beyond the current one: fewer, if more lies there.
 constexpr int STAGES = WIDE ? 3 : 4, AHEAD = WIDE ? 1 : 2;
-constexpr int WARPS = 8;
-constexpr int KEY_BYTES = (2 + FACTORED) * TILE_BYTES;  // k, v, and the factors of keys
-constexpr int AT_QUERIES = 0;                           // a tile for each group
-constexpr int AT_FACTORS = 2 * TILE_BYTES;              // of the queries
-constexpr int AT_TABLES = AT_FACTORS + FACTORED * 2 * TILE_BYTES;
+constexpr int WARPS = 4 * GROUPS, BLOCK = GROUPS * TILE;  // BLOCK: queries
+constexpr int KEY_BYTES = (2 * COLS + FACTORED) * TILE_BYTES;  // k, v, and the factors of keys
+constexpr int AT_QUERIES = 0;                                  // (GROUPS, COLS)
+constexpr int AT_FACTORS = GROUPS * COLS * TILE_BYTES;         // of the queries
+constexpr int AT_TABLES = AT_FACTORS + FACTORED * GROUPS * TILE_BYTES;
 constexpr int AT_KEYS = AT_TABLES + TABLES * TILE_BYTES;  // (STAGES,)
 constexpr int AT_PLACES = AT_KEYS + STAGES * KEY_BYTES;   // (2, 64, STRIDE): scores of the table, then weights in place
 constexpr int AT_NUMBERS = AT_PLACES + 2 * PLACES_BYTES;  // (STAGES,): noise of the keys, their segments, the bias
@@ -60,7 +60,7 @@ constexpr float ABOVE = 0.0f, MOST = 16384.0f;
 
 // Where scores of a thread's two rows are above `top`, it rises to where weights are small; what was summed shrinks.
 __device__ __forceinline__ void rise_above(
-    const float (&s)[32], float (&top)[2], float (&total)[2], float (&acc)[32], float (&shrink)[2]) {
+    const float (&s)[32], float (&top)[2], float (&total)[2], float (&acc)[SUMS_OF_ROWS], float (&shrink)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float highest = s[2 * r];
@@ -74,14 +74,14 @@ __device__ __forceinline__ void rise_above(
         top[r] = higher;
         total[r] *= shrink[r];
 #pragma unroll
-        for (int n = 0; n < 8; n++) {
+        for (int n = 0; n < SUMS_OF_ROWS / 4; n++) {
             acc[4 * n + 2 * r] *= shrink[r];
             acc[4 * n + 2 * r + 1] *= shrink[r];
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
+extern "C" __global__ void __launch_bounds__(32 * WARPS, COLS == 1 ? 2 : 1) forward(
     const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
     const __grid_constant__ TensorMap v_map,
     const __grid_constant__ TensorMap left_map, const __grid_constant__ TensorMap right_map,  // FACTORS, in float16
@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
     const u64* words,  // (B, words of 64 keys)
 #endif
     const float* steps, const float* k_segments,   // SEGMENTS: (B, H, queries), in units of log 2; (B|1, keys), 0 or 1
-    u16* out, u16* rest, float* lse,  // (B, Lq, H, 64), twice: the output, and what rounding took or null; (B, H, Lq)
+    u16* out, u16* rest, float* lse,  // (B, Lq, H, WIDTH), twice: the output, and what rounding took or null; (B, H, Lq)
 #ifdef RELATIVE
     u16* of_places,                   // WEIGHTS: (B, H, Lq, PLACES)
 #endif
@@ -112,9 +112,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
 
     const int group = uniform(threadIdx.x >> 7), thread = threadIdx.x & 127, lane = threadIdx.x & 31;
     const int warp = thread >> 5, row8 = lane >> 2, pair = thread & 3, which = uniform(threadIdx.x >> 5);
-    const int blocks = (q_len + 2 * TILE - 1) / (2 * TILE), shift = k_len - q_len;
+    const int blocks = (q_len + BLOCK - 1) / BLOCK, shift = k_len - q_len;
     const int head = blockIdx.y, b = blockIdx.x / blocks, block = blockIdx.x - b * blocks;
-    const int block_q = (causal ? blocks - 1 - block : block) * 2 * TILE, start_q = block_q + group * TILE;
+    // Tables reach as far as whole 128 queries. Where the last block would pass them, it repeats some of the one before.
+    const int first_q = (causal ? blocks - 1 - block : block) * BLOCK;
+    const int block_q = GROUPS == 2 ? first_q : min(first_q, ((q_len + 127) & ~127) - BLOCK);
+    const int start_q = block_q + group * TILE;
     const int head_of_keys = uniform(head / groups);
     const float factor = (float)(scale * 1.4426950408889634), none = -__int_as_float(0x7f800000);
     const int length = lengths ? lengths[b] : k_len;
@@ -123,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
         const int stop = causal ? min(length, max(queries_end + shift, 0)) : length;
         return (stop + TILE - 1) / TILE;
     };
-    const int loaded = tiles_for(block_q + 2 * TILE), tiles = tiles_for(start_q + TILE);  // one less, if not as many
+    const int loaded = tiles_for(block_q + BLOCK), tiles = tiles_for(start_q + TILE);  // one less, if not as many
     const Dropout drop(noise, dropout, (long long)b * heads + head, q_len, k_len);
 
     auto load_keys = [&](int tile) {
@@ -131,9 +134,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
         const u32 keys = base + AT_KEYS + stage * KEY_BYTES, full = barrier(KEYS_IN + stage);
         const u32 numbers = base + AT_NUMBERS + stage * NUMBERS_BYTES;
         arrive_and_expect(full, KEY_BYTES + BIAS_BYTES + (NOISY + SEGMENTED) * TILE * 4);
-        fetch_tile(keys, k_map, tile * TILE, head_of_keys, b, full);
-        fetch_tile(keys + TILE_BYTES, v_map, tile * TILE, head_of_keys, b, full);
-        if (FACTORED) fetch_tile(keys + 2 * TILE_BYTES, right_map, tile * TILE, min(head, right_heads - 1), 0, full);
+#pragma unroll
+        for (int c = 0; c < COLS; c++) {
+            fetch_tile(keys + c * TILE_BYTES, k_map, tile * TILE, head_of_keys, b, full, c * TILE);
+            fetch_tile(keys + (COLS + c) * TILE_BYTES, v_map, tile * TILE, head_of_keys, b, full, c * TILE);
+        }
+        if (FACTORED) fetch_tile(keys + 2 * COLS * TILE_BYTES, right_map, tile * TILE, min(head, right_heads - 1), 0, full);
         BiasOfRows(table + (long long)head * table_head, block_q, tile, padded, before).fetch_to(numbers + OF_BIAS, full);
         if (NOISY) fetch(numbers, drop.of_keys + tile * TILE, TILE * 4, full);
         if (SEGMENTED) fetch(numbers + OF_SEGMENTS, k_segments + (long long)b * segments_batch + tile * TILE, TILE * 4, full);
@@ -145,10 +151,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
         }
         barrier_init(barrier(QUERIES_IN), 1);
         barriers_made();
-        arrive_and_expect(barrier(QUERIES_IN), (1 + FACTORED) * 2 * TILE_BYTES);
-        for (int i = 0; i < 2; i++) {
+        arrive_and_expect(barrier(QUERIES_IN), (COLS + FACTORED) * GROUPS * TILE_BYTES);
+        for (int i = 0; i < GROUPS; i++) {
             const u32 to = base + i * TILE_BYTES, row = block_q + i * TILE;
-            fetch_tile(to + AT_QUERIES, q_map, row, head, b, barrier(QUERIES_IN));
+#pragma unroll
+            for (int c = 0; c < COLS; c++)
+                fetch_tile(base + AT_QUERIES + (i * COLS + c) * TILE_BYTES, q_map, row, head, b, barrier(QUERIES_IN), c * TILE);
             if (FACTORED) fetch_tile(to + AT_FACTORS, left_map, row, min(head, left_heads - 1), 0, barrier(QUERIES_IN));
         }
         if (loaded > 0) load_keys(0);
@@ -171,12 +179,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
     const float* steps_of = steps + ((long long)b * heads + head) * q_padded + row0;  // padded to whole blocks
     const float step[2] = {steps_of[0], steps_of[8]};
 #endif
-    float acc[32], top[2] = {none, none}, total[2] = {0.0f, 0.0f};
+    float acc[SUMS_OF_ROWS], top[2] = {none, none}, total[2] = {0.0f, 0.0f};
 #pragma unroll
-    for (int i = 0; i < 32; i++) acc[i] = 0.0f;
+    for (int i = 0; i < SUMS_OF_ROWS; i++) acc[i] = 0.0f;
 
     wait(barrier(QUERIES_IN), 0);
-    const u32 q_is = describe(base + AT_QUERIES + group * TILE_BYTES);
+    const u32 q_is = describe(base + AT_QUERIES + group * COLS * TILE_BYTES);
 #ifdef RELATIVE
     const Rows rows(thread, start_q, begin);
     u16* in_places = (u16*)(shared + AT_PLACES + group * PLACES_BYTES);
@@ -208,11 +216,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) forward(
 
             float s[32];
             products_begin();
-            const u32 k_is = describe(keys), v_is = describe(keys + TILE_BYTES);
-            multiply(s, q_is, k_is);
+            const u32 k_is = describe(keys), v_is = describe(keys + COLS * TILE_BYTES);
+            multiply<WIDTH>(s, q_is, k_is);
 #ifdef FACTORS
             add_product_of_float16(
-                s, describe(base + AT_FACTORS + group * TILE_BYTES), describe(keys + 2 * TILE_BYTES));
+                s, describe(base + AT_FACTORS + group * TILE_BYTES), describe(keys + 2 * COLS * TILE_BYTES));
 #endif
             products_sent();
             const int later = tile + AHEAD;  // which takes the place of a tile that is long read

@@ -19,13 +19,14 @@ struct Loader {
     int begin;
 #endif
 
-    __device__ __forceinline__ void load_keys(const Ring<2>& block) const {
-        const u32 keys = base + AT_KEYS + block.at * 4 * TILE_BYTES, full = barrier_at(base, KEYS_IN + block.at);
+    __device__ __forceinline__ void load_keys(const Ring<BLOCKS>& block) const {
+        const u32 keys = base + AT_KEYS + block.at * 4 * COLS * TILE_BYTES, full = barrier_at(base, KEYS_IN + block.at);
         wait(barrier_at(base, KEYS_OUT + block.at), block.parity ^ 1);
-        arrive_and_expect(full, 4 * TILE_BYTES);
-        for (int i = 0; i < 2; i++) {
-            fetch_tile(keys + i * TILE_BYTES, k_map, walk.start_k + i * TILE, head / groups, walk.b, full);
-            fetch_tile(keys + (2 + i) * TILE_BYTES, v_map, walk.start_k + i * TILE, head / groups, walk.b, full);
+        arrive_and_expect(full, 4 * COLS * TILE_BYTES);
+        for (int i = 0; i < 2 * COLS; i++) {
+            const int row = walk.start_k + (i & 1) * TILE, column = i / 2 * TILE;
+            fetch_tile(keys + i * TILE_BYTES, k_map, row, head / groups, walk.b, full, column);
+            fetch_tile(keys + (2 * COLS + i) * TILE_BYTES, v_map, row, head / groups, walk.b, full, column);
         }
     }
     // By one thread, what can be fetched whole.
@@ -37,7 +38,7 @@ struct Loader {
 #else
         const int more = 0;
 #endif
-        arrive_and_expect(full, 2 * TILE_BYTES + BIAS_BYTES + (NOISY + 2 * SEGMENTED) * TILE * 4 + more);
+        arrive_and_expect(full, 2 * COLS * TILE_BYTES + BIAS_BYTES + (NOISY + 2 * SEGMENTED) * TILE * 4 + more);
 #ifdef KEYS
         if (close) fetch(numbers + OF_ROWS, key_rows + rows, ROWS_BYTES, full);
 #endif
@@ -53,8 +54,11 @@ struct Loader {
             fetch(numbers + OF_STEPS, of_head + start_q, TILE * 4, full);
             fetch(numbers + OF_SEGMENTS, q_segments + (long long)walk.b * q_segments_batch + start_q, TILE * 4, full);
         }
-        fetch_tile(queries, q_map, start_q, head, walk.b, full);
-        fetch_tile(queries + TILE_BYTES, grad_map, start_q, head, walk.b, full);
+#pragma unroll
+        for (int c = 0; c < COLS; c++) {
+            fetch_tile(queries + c * TILE_BYTES, q_map, start_q, head, walk.b, full, c * TILE);
+            fetch_tile(queries + (COLS + c) * TILE_BYTES, grad_map, start_q, head, walk.b, full, c * TILE);
+        }
         BiasOfColumns(table, walk.start_k, walk.tile, padded, before).fetch_to(numbers + OF_BIAS, full);
     }
     // By the warp, what ends where the queries do.
@@ -85,16 +89,18 @@ struct Loader {
     __device__ __forceinline__ void run() {
         const int lane = threadIdx.x & 31;
         Ring<STAGES> stage;
-        Ring<2> block;
+        Ring<BLOCKS> block;
         int turn = -1;
+        auto begin_block = [&] {
+            if (walk.turn == turn) return;
+            turn = walk.turn;
+            if (lane == 0) load_keys(block);
+            block.next();
+        };
         do {
-            if (walk.turn != turn) {
-                turn = walk.turn;
-                if (lane == 0) load_keys(block);
-                block.next();
-            }
+            if (!LATE) begin_block();
             const int start_q = walk.tile * TILE;
-            const u32 queries = base + AT_QUERIES + stage.at * 2 * TILE_BYTES;
+            const u32 queries = base + AT_QUERIES + stage.at * 2 * COLS * TILE_BYTES;
             const u32 numbers = base + AT_NUMBERS + stage.at * NUMBERS_BYTES;
             const u32 full = barrier_at(base, QUERIES_IN + stage.at);
             wait(barrier_at(base, QUERIES_OUT + stage.at), stage.parity ^ 1);
@@ -102,6 +108,7 @@ struct Loader {
             load_numbers(numbers, start_q);
             arrive_after_loads(full);
             stage.next();
+            if (LATE) begin_block();  // whose place is free later than that of the queries
         } while (walk.next());
         asm volatile("cp.async.wait_all;\n" ::: "memory");
     }

@@ -1,6 +1,6 @@
 // Loading by the tensor memory accelerator, and barriers in shared memory that count arrivals and bytes.
 
-struct alignas(64) TensorMap {  // of a (B, H, L, 64) tensor, read in tiles of 64 rows; rows beyond its end are zero
+struct alignas(64) TensorMap {  // of a (B, H, L, D) tensor, read in tiles of 64 x 64, zero beyond its ends
     u64 opaque[16];
 };
 
@@ -31,10 +31,11 @@ __device__ __forceinline__ void wait(u32 at, int parity) {
 __device__ __forceinline__ void expect(const TensorMap& map) {  // that it will be used
     asm volatile("prefetch.tensormap [%0];\n" ::"l"((u64)&map) : "memory");
 }
-__device__ __forceinline__ void fetch_tile(u32 to, const TensorMap& map, int row, int head, int b, u32 barrier) {
+__device__ __forceinline__ void fetch_tile(
+    u32 to, const TensorMap& map, int row, int head, int b, u32 barrier, int column = 0) {
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];\n"
-        ::"r"(to), "l"((u64)&map), "r"(0), "r"(row), "r"(head), "r"(b), "r"(barrier) : "memory");
+        ::"r"(to), "l"((u64)&map), "r"(column), "r"(row), "r"(head), "r"(b), "r"(barrier) : "memory");
 }
 __device__ __forceinline__ void fetch(u32 to, const void* from, int bytes, u32 barrier) {  // side by side, in pieces of 16
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n"

@@ -134,7 +134,7 @@ def fused_backward(
     delta = torch.empty_like(lse)
     backward_kernels.delta_kernel[(triton.cdiv(q_len, 64) * pairs,)](
         out, rest, grad, delta, *strides(grad), heads, q_len,
-        REST=rest.numel() > 0, BLOCK=64, BLOCK_V=v_width,
+        REST=rest.numel() > 0, BLOCK=64, WIDTH_V=v_width, BLOCK_V=whole_width(v_width),
     )  # fmt: skip
     if by == "hopper":
         fast = hopper.Hopper(call, tables, segments is not None, learned[0])
