@@ -18,7 +18,8 @@
 // (`row_sums`): of all, and of whole pieces of 8 keys that are at the left end. Such sums are one more product, with ones
 // (`AT_ONES`). What the table does to the gradient of q, hopper_relative.cu adds.
 //
-// MASK: beside lengths, a bit for each key says whether it may be seen (hopper_words.cuh).
+// MASK: beside lengths, a bit for each key says whether it may be seen (hopper_words.cuh). DOCUMENTS: a query sees the keys
+// of its own text, and a block of keys meets a range of tiles of queries; who adds to a tile when is in a table (`turns`).
 //
 // SEGMENTS: beside the bias, a step for each query, to be added where the key is of segment 1; two numbers of each head, one
 // for each segment of the query. Their gradients are sums of registers.
@@ -27,6 +28,7 @@
 #include "hopper_pipes.cuh"
 #include "hopper_bias.cuh"
 #include "hopper_words.cuh"
+#include "hopper_documents.cuh"
 #include "hopper_walk.cuh"
 #include "hopper_diagonals.cuh"
 #include "hopper_backward.cuh"
@@ -47,7 +49,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
     const float* lse, const float* delta,      // (B, H, Lq)
     const Numbers* table, const int* lengths,  // a matrix: of tiles whose rows are keys; (B,), or null
 #ifdef MASK
-    const u64* words,  // (B, words of 64 keys)
+    const u64* words,                          // (B, words of 64 keys)
+#endif
+#ifdef DOCUMENTS
+    const int* q_documents, const int* k_documents,  // (B, blocks of 128, RECORD)
+    const u32* turns,                          // (B, blocks of keys, tiles of queries)
 #endif
     const float* steps,                        // SEGMENTS: (B, H, queries), in units of log 2
     const float* q_segments, const float* k_segments,  // SEGMENTS: (B|1, queries), (B|1, keys), 0 or 1
@@ -103,6 +109,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         lengths,
 #ifdef MASK
         words,
+#endif
+#ifdef DOCUMENTS
+        q_documents, k_documents, turns, 0,
 #endif
         batch, slot, slots, member, teams, key_blocks, tiles, shift, k_len, causal,
     };
@@ -267,7 +276,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         const float2* delta_of = (const float2*)(numbers + OF_DELTA) + pair;
         const bool checked =  // whether pairs may not count
             start_q + TILE > q_len || start_k + TILE > walk.length || (causal && start_q < start_k + TILE - 1 - shift) ||
-            !walk.shown().all(start_k / TILE);
+            !walk.shown().all(start_k / TILE) || !walk.texts().one(start_q, start_k);
         const BiasOfColumns::Tile bias(numbers + OF_BIAS, group, thread);
         products_done();
         pin(s);
@@ -375,13 +384,16 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
         // With dropout exponentials cost little beside the rest, if all is done to a fragment before the next; at widths beyond
         // 64 this takes the fewest registers.
         auto fragments = [&](auto all) {  // whether all pairs of the tile count
+            u32 of_text = 0;
+            if (!decltype(all)::value) of_text = walk.texts().of_keys(row0, start_q);
 #pragma unroll
             for (int n = 0; n < 8; n++) {
                 weigh(n);
 #pragma unroll
                 for (int i = 4 * n; !decltype(all)::value && i < 4 * n + 4; i++) {
                     const int query = start_q + 8 * n + 2 * pair + (i & 1);
-                    s[i] = query >= from_query[(i >> 1) & 1] && query < q_len ? s[i] : 0.0f;
+                    const bool counts = query >= from_query[(i >> 1) & 1] && query < q_len;
+                    s[i] = counts && Documents::at(of_text, (i >> 1) & 1, 8 * n + (i & 1)) ? s[i] : 0.0f;
                 }
                 drop_some(n);
                 differentiate(n);
@@ -421,8 +433,10 @@ extern "C" __global__ void __launch_bounds__(384, 1) backward(
             int from_query[2];
 #pragma unroll
             for (int r = 0; r < 2; r++) from_query[r] = walk.first_query(row0 + 8 * r, q_len);
+            const u32 of_text = walk.texts().of_keys(row0, start_q);
             keep(s, 0.0f, [&](int r, int column) {
-                return start_q + column >= from_query[r] && start_q + column < q_len;
+                const int query = start_q + column;
+                return query >= from_query[r] && query < q_len && Documents::at(of_text, r, column);
             });
         }
 #endif

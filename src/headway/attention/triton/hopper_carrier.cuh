@@ -10,6 +10,9 @@ struct Carrier {
     long long place;
     int ways;
     u32* pending = nullptr;  // the counter of a copy on its way
+#ifdef DOCUMENTS
+    long long last = -1, last_but_one = -1;  // tiles that were copied
+#endif
 
     __device__ __forceinline__ void copied() {  // all copies have arrived, and the others may know
         asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
@@ -22,7 +25,12 @@ struct Carrier {
         if (walk.teams == 1) {
             // The copy of this tile's earlier sum must have arrived. Two others may be on their way only where at least
             // two followed it: not in the last block of keys, which copies nothing, nor where a round of tiles is short.
-            if (carry.rank + 1 == carry.seen || walk.tiles - walk.first < 6)
+#ifdef DOCUMENTS
+            const bool whole = carry.tile == last || carry.tile == last_but_one;
+#else
+            const bool whole = carry.rank + 1 == carry.seen || walk.tiles - walk.first < 6;
+#endif
+            if (whole)
                 asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
             else
                 asm volatile("cp.async.bulk.wait_group 2;\n" ::: "memory");
@@ -70,6 +78,10 @@ struct Carrier {
             asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n"
                          ::"l"(memory), "r"(here), "n"(SLOT_BYTES) : "memory");
         asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
+#ifdef DOCUMENTS
+        last_but_one = last;
+        last = carry.tile;
+#endif
         if (walk.teams > 1) pending = counters + carry.tile;
     }
     __device__ __forceinline__ void run() {

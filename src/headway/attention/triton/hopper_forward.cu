@@ -11,12 +11,14 @@
 // EXACT: what rounding takes from the weights joins the output too, so that gradients which nearly cancel do not see it.
 // KEYS, VALUES: relative keys, relative values (hopper_relative.cuh), for the place of each key seen from each query.
 // MASK: beside lengths, a bit for each key says whether it may be seen (hopper_words.cuh).
+// DOCUMENTS: a query sees the keys of its own text (hopper_documents.cuh); not beside relative keys and values.
 // WEIGHTS: what each place of a table has of the weights is wanted, for the backward pass.
 
 #include "hopper.cuh"
 #include "hopper_pipes.cuh"
 #include "hopper_bias.cuh"
 #include "hopper_words.cuh"
+#include "hopper_documents.cuh"
 #ifdef FACTORS
 constexpr bool FACTORED = true;
 #else
@@ -89,7 +91,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, COLS == 1 ? 2 : 1) forw
     const Numbers* table,                          // of tiles whose rows are queries
     const int* lengths,                            // (B,), or null
 #ifdef MASK
-    const u64* words,  // (B, words of 64 keys)
+    const u64* words,                              // (B, words of 64 keys)
+#endif
+#ifdef DOCUMENTS
+    const int* q_documents, const int* k_documents,  // (B, blocks of 128, RECORD)
 #endif
     const float* steps, const float* k_segments,   // SEGMENTS: (B, H, queries), in units of log 2; (B|1, keys), 0 or 1
     u16* out, u16* rest, float* lse,  // (B, Lq, H, WIDTH), twice: the output, and what rounding took or null; (B, H, Lq)
@@ -122,15 +127,30 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, COLS == 1 ? 2 : 1) forw
     const float factor = (float)(scale * 1.4426950408889634), none = -__int_as_float(0x7f800000);
     const int length = lengths ? lengths[b] : k_len;
     const Words shown = WORDS_OF(b);
+    const Documents documents = DOCUMENTS_OF(b);
+#ifdef DOCUMENTS
+    const int* record = documents.queries + block_q / 128 * RECORD;
+    int first_tile = record[FIRST_TILE], end_tile = record[END_TILE];
+    if (GROUPS > 2) {  // and of the next 128 queries
+        first_tile = min(first_tile, record[RECORD + FIRST_TILE]);
+        end_tile = max(end_tile, record[RECORD + END_TILE]);
+    }
+#else
+    constexpr int first_tile = 0;
+#endif
     auto tiles_for = [&](int queries_end) {
         const int stop = causal ? min(length, max(queries_end + shift, 0)) : length;
+#ifdef DOCUMENTS
+        return max(min((stop + TILE - 1) / TILE, end_tile) - first_tile, 0);
+#else
         return (stop + TILE - 1) / TILE;
+#endif
     };
     const int loaded = tiles_for(block_q + BLOCK), tiles = tiles_for(start_q + TILE);  // one less, if not as many
     const Dropout drop(noise, dropout, (long long)b * heads + head, q_len, k_len);
 
-    auto load_keys = [&](int tile) {
-        const int stage = tile % STAGES;
+    auto load_keys = [&](int number) {
+        const int stage = number % STAGES, tile = first_tile + number;
         const u32 keys = base + AT_KEYS + stage * KEY_BYTES, full = barrier(KEYS_IN + stage);
         const u32 numbers = base + AT_NUMBERS + stage * NUMBERS_BYTES;
         arrive_and_expect(full, KEY_BYTES + BIAS_BYTES + (NOISY + SEGMENTED) * TILE * 4);
@@ -212,7 +232,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, COLS == 1 ? 2 : 1) forw
             wait(barrier(KEYS_IN + stage), tile / STAGES & 1);
             const u32 keys = base + AT_KEYS + stage * KEY_BYTES;
             const unsigned char* numbers = shared + AT_NUMBERS + stage * NUMBERS_BYTES;
-            const bool all_shown = shown.all(tile);
+            const bool all_shown = shown.all(first_tile + tile) && documents.one(start_q, (first_tile + tile) * TILE);
 
             float s[32];
             products_begin();
@@ -229,7 +249,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, COLS == 1 ? 2 : 1) forw
                 if (lane == 0) load_keys(later);
             }
             const BiasOfRows::Tile bias(numbers + OF_BIAS, group, thread);
-            const bool checked = !all_shown || (tile + 1) * TILE > min(length, causal ? start_q + shift + 1 : length);
+            const bool checked =
+                !all_shown || (first_tile + tile + 1) * TILE > min(length, causal ? start_q + shift + 1 : length);
             products_done();
             pin(s);
             pin(acc);
@@ -267,8 +288,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, COLS == 1 ? 2 : 1) forw
             add_to_scores([&](int n, int r) { return bias.at(n, r); });
 #endif
             if (checked) {
-                const Words here = shown.of(tile);
-                keep(s, none, [&](int r, int column) { return tile * TILE + column < limit[r] && here.at(column); });
+                const Words here = shown.of(first_tile + tile);
+                const u32 of_text = documents.of_queries(row0, (first_tile + tile) * TILE);
+                keep(s, none, [&](int r, int column) {
+                    const int key = (first_tile + tile) * TILE + column;
+                    return key < limit[r] && here.at(column) && documents.at(of_text, r, column);
+                });
             }
 
             u32 weights[16], lost[16];  // and what rounding takes from them

@@ -2,11 +2,14 @@
 //
 // A block owns a tile of 128 x 128 of the matrix, 64 rows for each of two groups of 128 threads, and goes over its share of
 // the batch. What is summed stays in registers. A warp of its own loads what the next sequence needs. Compiled with MATRIX.
+//
+// MASK, DOCUMENTS: which keys may be seen (hopper_words.cuh), and by whom (hopper_documents.cuh).
 
 #include "hopper.cuh"
 #include "hopper_pipes.cuh"
 #include "hopper_bias.cuh"
 #include "hopper_words.cuh"
+#include "hopper_documents.cuh"
 
 constexpr int STAGES = 2;
 constexpr int WARPS = 8;
@@ -28,7 +31,10 @@ extern "C" __global__ void __launch_bounds__(384, 1) matrix(
     const float* lse, const float* delta,      // (B, H, Lq)
     const Numbers* table, const int* lengths,  // of tiles whose rows are queries; (B,), or null
 #ifdef MASK
-    const u64* words,  // (B, words of 64 keys)
+    const u64* words,                          // (B, words of 64 keys)
+#endif
+#ifdef DOCUMENTS
+    const int* q_documents, const int* k_documents,  // (B, blocks of 128, RECORD)
 #endif
     float* sums,                               // (chunks, H, Lq, Lk)
     int batch, int heads, int groups, int q_len, int k_len, int causal, int table_head, int tiles_of_row, int,
@@ -45,7 +51,15 @@ extern "C" __global__ void __launch_bounds__(384, 1) matrix(
     const bool seen = !causal || start_k <= block_q + BLOCK - 1 + shift;
     const int end = seen ? (int)((long long)batch * (chunk + 1) / chunks) : 0;
     auto from = [&](int b) {  // the next sequence that has keys here
+#ifdef DOCUMENTS
+        while (b < end) {
+            const int* record = DOCUMENTS_OF(b).queries + tile_q * RECORD;
+            if (record[FIRST_TILE] < 2 * tile_k + 2 && record[END_TILE] > 2 * tile_k) break;
+            b++;
+        }
+#else
         while (b < end && lengths && lengths[b] <= start_k) b++;
+#endif
         return b;
     };
     int b = from((int)((long long)batch * chunk / chunks));
@@ -132,8 +146,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) matrix(
         const float lse_of[2] = {numbers[0], numbers[8]}, delta_of[2] = {numbers[BLOCK], numbers[BLOCK + 8]};
         const int length = lengths ? lengths[b] : k_len;
         const Words shown = WORDS_OF(b);
+        const Documents documents = DOCUMENTS_OF(b);
         const bool checked = start_k + BLOCK > min(length, causal ? block_q + group * TILE + shift + 1 : length) ||
-                             !shown.all(2 * tile_k) || !shown.all(2 * tile_k + 1);
+                             !shown.all(2 * tile_k) || !shown.all(2 * tile_k + 1) ||
+                             !documents.one(block_q + group * TILE, start_k) ||
+                             !documents.one(block_q + group * TILE, start_k + TILE);
         int limit[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) limit[r] = causal ? min(length, row0 + 8 * r + shift + 1) : length;
@@ -148,6 +165,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) matrix(
             for (int side = 0; side < 2; side++) {
                 const Bias::Tile bias(shared + AT_BIAS + side * BIAS_BYTES, group, thread);
                 const Words here = shown.of(2 * tile_k + side);
+                u32 of_text = 0;
+                if (!decltype(all)::value) of_text = documents.of_queries(row0, start_k + side * TILE);
 #pragma unroll
                 for (int n = 0; n < 8; n++) {
 #pragma unroll
@@ -158,8 +177,10 @@ extern "C" __global__ void __launch_bounds__(384, 1) matrix(
                         s[i + 1] = exp2_fast(fmaf(s[i + 1], factor, add.y) - lse_of[r]);
                         if (decltype(all)::value) continue;
                         const int left = limit[r] - start_k - TILE * side - 8 * n - 2 * pair;  // keys that count from here on
-                        s[i] = left > 0 && here.at(8 * n + 2 * pair) ? s[i] : 0.0f;
-                        s[i + 1] = left > 1 && here.at(8 * n + 2 * pair + 1) ? s[i + 1] : 0.0f;
+                        const bool first = here.at(8 * n + 2 * pair) && documents.at(of_text, r, 8 * n);
+                        const bool second = here.at(8 * n + 2 * pair + 1) && documents.at(of_text, r, 8 * n + 1);
+                        s[i] = left > 0 && first ? s[i] : 0.0f;
+                        s[i + 1] = left > 1 && second ? s[i + 1] : 0.0f;
                     }
                 }
             }

@@ -15,6 +15,11 @@ struct Walk {
 #ifdef MASK
     const u64* words;
 #endif
+#ifdef DOCUMENTS
+    const int *q_documents, *k_documents;
+    const u32* turns;  // (B, blocks of keys, tiles of queries): `rank` and `seen`, in 16 bits each
+    int end;           // of the range of tiles
+#endif
     int batch, slot, slots, member, teams, key_blocks, tiles, shift, k_len, causal;
     int turn, item, b, start_k, length, first, tile, left;  // left: steps of this block of keys
     __device__ __forceinline__ bool next_block() {
@@ -26,10 +31,19 @@ struct Walk {
             const int block = turn - item * key_blocks;
             start_k = block * BLOCK;
             length = lengths ? lengths[b] : k_len;
+#ifdef DOCUMENTS  // ranges hold a tile at least, and each tile is in one
+            const int* record = texts().keys + block * RECORD;
+            first = record[FIRST_TILE];
+            end = record[END_TILE];
+            left = end - first;
+            tile = first + member * left / teams;
+            return true;
+#else
             first = block && causal ? max(start_k - shift, 0) / TILE : 0;
             tile = max(first, member * tiles / teams);
             left = block && start_k >= length ? 0 : tiles - first;
             if (left > 0) return true;
+#endif
         }
     }
     __device__ __forceinline__ bool begin() {
@@ -38,14 +52,29 @@ struct Walk {
     }
     __device__ __forceinline__ bool next() {
         if (--left == 0) return next_block();
+#ifdef DOCUMENTS
+        if (++tile == end) tile = first;
+#else
         if (++tile == tiles) tile = first;
+#endif
         return true;
     }
-    __device__ __forceinline__ Words shown() const { return WORDS_OF(b); }
     // Queries before it do not see this key.
     __device__ __forceinline__ int first_query(int key, int q_len) const {
         return key >= length || !shown().one(key) ? q_len : (causal ? key - shift : 0);
     }
+    __device__ __forceinline__ Words shown() const { return WORDS_OF(b); }
+#ifdef DOCUMENTS
+    __device__ __forceinline__ Documents texts() const {
+        return Documents(q_documents, k_documents, b, tiles * TILE, k_len);
+    }
+    __device__ __forceinline__ u32 turn_at() const {
+        return turns[((long long)b * key_blocks + start_k / BLOCK) * tiles + tile];
+    }
+    __device__ __forceinline__ int seen() const { return turn_at() >> 16; }
+    __device__ __forceinline__ int rank() const { return turn_at() & 0xffff; }
+#else
+    __device__ __forceinline__ Documents texts() const { return {}; }
     // Blocks of keys that a tile's queries see, but at least the first.
     __device__ __forceinline__ int seen() const {
         const int keys = causal ? min(length, (tile + 1) * TILE + shift) : length;
@@ -61,6 +90,7 @@ struct Walk {
         if (member < begun) return before + max(0, min(begun, to) - (member + 1));
         return before + to - member - 1 + max(0, min(begun, to) - from);
     }
+#endif
     __device__ __forceinline__ Carry carry(long long place, int ways) const {
         const int before = rank();
         const int way = ways > 1 ? item & 1 : 0, used = ways > 1 ? item >> 1 : item;
