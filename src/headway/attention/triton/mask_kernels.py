@@ -34,7 +34,7 @@ def _texts(ids_ptr, rows, row_stride, length, PADDING: tl.constexpr):
 
 @triton.jit
 def _put_record(record_ptr, text, first, end):
-    """See hopper_documents.cuh: the texts of 128 rows, that of either half if it is the only one, and a range of tiles."""
+    """The texts of 128 rows, that of either half if it is the only one, and a range of tiles (hopper_documents.cuh)."""
     tl.store(record_ptr + tl.arange(0, 128), text)
     halves = tl.reshape(text, [2, 64])
     lowest, highest = tl.min(halves, 1), tl.max(halves, 1)
@@ -49,7 +49,7 @@ def document_kernel(
     q_batch, q_row, k_batch, k_row, q_len, k_len,
     CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, MASK: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """A program makes the record of 128 queries, or of 128 keys of a sequence. A text's number is that of its first key.
+    """A program makes the record of 128 queries or of 128 keys of a sequence. A text's number is that of its first key.
 
     Every tile of queries is in the range of the keys at its own position, so that no tile is in none.
     """

@@ -64,7 +64,9 @@ def document_records(
     end of it.
     """
     of_queries, of_keys = _empty_records(q_documents, k_documents, lengths, words, causal, batch)
-    strides = [step for t in (q_documents, k_documents) for step in (0 if t.shape[0] == 1 else t.stride(0), t.stride(1))]
+    strides = []
+    for documents in (q_documents, k_documents):
+        strides += [0 if documents.shape[0] == 1 else documents.stride(0), documents.stride(1)]
     mask_kernels.document_kernel[(batch, of_queries.shape[1] + of_keys.shape[1])](
         q_documents, k_documents, of_queries if lengths is None else lengths, of_queries if words is None else words,
         of_queries, of_keys, *strides, q_documents.shape[1], k_documents.shape[1],
