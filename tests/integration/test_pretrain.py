@@ -202,7 +202,10 @@ def test_the_command_from_a_text_file_to_a_model(tmp_path, monkeypatch):
         (("--data", "x", "--corpus", "y", "--set", "text.vocab_size=9"), "beside --data, because x is made already"),
         (("--tokenizer", "x", "--set", "text.kind=word"), "beside --tokenizer, because x is trained already"),
         (("--set", "model.changes.encoding=t5"), "encoding: it is chosen by --encoding"),
-        (("--set", "model.changes.max_position_embeddings=8"), "max_position_embeddings: expected room for"),
+        (
+            ("--set", "model.changes.max_position_embeddings=8"),
+            "8 positions are too few for texts of",
+        ),
         (("--set", "model.changes.hidden_dropout_prob=no"), "hidden_dropout_prob: expected a share"),
         (("--tokenizer", "./nowhere"), "tokenizer: expected a folder with a tokenizer, or a name on the Hub"),
     ],

@@ -151,10 +151,10 @@ def test_what_is_no_such_checkpoint_is_told(tmp_path):
     config = json.loads((tmp_path / "absolute" / "config.json").read_text())
     config["position_embedding_type"] = "relative_key"
     (tmp_path / "absolute" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=r"expected the tables of type relative_key, got none for encoder\.layer\.0"):
+    with pytest.raises(ValueError, match=r"says relative_key, and encoder\.layer\.0"):
         load_relative(str(tmp_path / "absolute"))
     (tmp_path / "absolute" / "model.safetensors").unlink()
     with pytest.raises(ValueError, match="expected weights"):
         load_relative(str(tmp_path / "absolute"))
-    with pytest.raises(ValueError, match="expected a folder"):
+    with pytest.raises(ValueError, match="is no folder"):
         load_relative(str(tmp_path / "nowhere"))

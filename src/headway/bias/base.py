@@ -389,5 +389,7 @@ def _add_term(terms: list[Structured], new: Structured) -> None:
 
 def _common_length(axis: str, a: Length, b: Length) -> Length:
     if a is not None and b is not None and a != b:
-        raise ValueError(f"bias: expected terms of one {axis} length, got {a} and {b}.")
+        raise ValueError(
+            f"bias: its terms were made for different {axis} lengths, {a} and {b}. Make all of them for one call."
+        )
     return a if a is not None else b

@@ -42,7 +42,10 @@ class LowRank(Bias):
         check_float("LowRank.right", self.right)
         check_same_device("LowRank.right", self.right, "LowRank.left", self.left)
         if self.left.dtype != self.right.dtype:
-            raise TypeError(f"LowRank: expected factors of one dtype, got {self.left.dtype} and {self.right.dtype}.")
+            raise TypeError(
+                f"LowRank: expected factors of one dtype, got {self.left.dtype} and {self.right.dtype}. "
+                f"Convert one of them with .to(dtype)."
+            )
         if self.left.shape[-1] != self.right.shape[-1]:
             raise ValueError(
                 f"LowRank: expected factors of one rank, got {self.left.shape[-1]} (left) and "

@@ -239,7 +239,10 @@ def _checked_query(bias: Bias, q: Tensor | None) -> Tensor:
 def _scaled_products(q: Tensor, table: Tensor, scale: float | None) -> Tensor:
     """Compute scale * q . table[n] for every row n, (B, H, Lq, N): the second term of Eq. (5) before the look-up."""
     if q.shape[-1] != table.shape[-1]:
-        raise ValueError(f"bias: expected vectors of width {q.shape[-1]} (from q), got {table.shape[-1]}.")
+        raise ValueError(
+            f"bias: expected vectors of width {q.shape[-1]} (from q), got {table.shape[-1]}. Build the encoding with "
+            f"head_dim={q.shape[-1]}."
+        )
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     dtype = torch.promote_types(q.dtype, table.dtype)
     return (q.to(dtype) * scale) @ table.to(dtype).transpose(-1, -2)

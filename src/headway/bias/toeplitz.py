@@ -91,10 +91,16 @@ class Toeplitz(Bias):
         if not isinstance(other, Toeplitz):
             return None
         if self.q_len is not None and other.q_len is not None and self.q_len != other.q_len:
-            raise ValueError(f"bias: expected equal query lengths, got {self.q_len} and {other.q_len}.")
+            raise ValueError(
+                f"bias: two Toeplitz terms were made for different query lengths, {self.q_len} and {other.q_len}. "
+                f"Make both for one call."
+            )
         if self.values.shape[-1] != other.values.shape[-1]:
             counts = f"{self.values.shape[-1]} and {other.values.shape[-1]}"
-            raise ValueError(f"bias: expected Toeplitz terms of equally many offsets, got {counts}.")
+            raise ValueError(
+                f"bias: two Toeplitz terms have {counts} offsets. Make both for the same q_len and k_len, each with "
+                f"q_len + k_len - 1 values."
+            )
         return Toeplitz(self.values + other.values, self.q_len or other.q_len)
 
     def _bound_or_square(self) -> Self:

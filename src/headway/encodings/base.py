@@ -106,7 +106,10 @@ class Encoding(nn.Module):
     ) -> Tensor:
         """Return the input embeddings x, (B, L, E), with this encoding added."""
         if x.dim() != 3 or x.shape[-1] != self.dims.width:
-            raise ValueError(f"x: expected (B, L, {self.dims.width}), got {tuple(x.shape)}.")
+            raise ValueError(
+                f"x: expected (B, L, {self.dims.width}), got {tuple(x.shape)}. The encoding was built for that width "
+                f"(embed_dim)."
+            )
         self._check_segments(segments, q_start + x.shape[1])
         _check_ids("documents", documents, q_start + x.shape[1])
         self._check_span(x.shape[1], q_start + x.shape[1], q_start, documents)
@@ -182,7 +185,9 @@ class Encoding(nn.Module):
 
     def _check_layer(self, layer: int) -> None:
         if not 0 <= layer < self.dims.num_layers:
-            raise ValueError(f"layer: expected 0 to {self.dims.num_layers - 1} (num_layers), got {layer}.")
+            raise ValueError(
+                f"layer: expected 0 to {self.dims.num_layers - 1} (num_layers), got {layer}. Layers are counted from 0."
+            )
 
     def _check_segments(self, segments: Tensor | None, length: int) -> None:
         if segments is not None and not self.takes_segments:

@@ -180,7 +180,7 @@ def _check_rows(plan: Plan, rows: Collection[str]) -> None:
     known = [row.name for row in plan.rows]
     unknown = [name for name in rows if name not in known]
     if unknown:
-        raise ValueError(f"rows: expected some of {'; '.join(known)}, got {'; '.join(unknown)}.")
+        raise ValueError(f"rows: the plan has no {'; '.join(unknown)}. Its rows are {'; '.join(known)}.")
 
 
 def best_so_far(results: dict[str, Any]) -> list[str]:

@@ -98,7 +98,9 @@ def tokenise(model: Any, tokenizer: Any, sentences: Sequence[str]) -> list[list[
     around = tokenizer.num_special_tokens_to_add()
     longest, most = max(map(len, encoded)), position_limit(model.config)
     if longest > most:
-        raise ValueError(f"model: expected positions for {longest} tokens, as a sentence has, got {most}.")
+        raise ValueError(
+            f"model: it has {most} positions, and a sentence has {longest} tokens. Name a model for longer texts."
+        )
     empty = next((text for text, row in zip(sentences, encoded, strict=True) if len(row) <= around), None)
     if empty is not None:
         raise ValueError(f"tokenizer: expected tokens of the sentence {empty!r}, got none.")

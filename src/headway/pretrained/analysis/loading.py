@@ -162,7 +162,9 @@ def load_tokenizer(source: str, *, revision: str | None = None) -> Any:
     try:
         return AutoTokenizer.from_pretrained(source, trust_remote_code=False, revision=revision)
     except (OSError, ValueError) as error:
-        raise ValueError(f"tokenizer: expected its files in {str(source)!r}, got {error}.") from error
+        raise ValueError(
+            f"tokenizer: it could not be loaded from {str(source)!r}: {error} Save the model's own tokenizer there."
+        ) from error
 
 
 def named_class(name: str) -> Any:

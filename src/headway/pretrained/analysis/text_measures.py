@@ -206,7 +206,7 @@ def tokenize_texts(
     if length is None:
         length = min(USUAL, limit or USUAL)
     if limit is not None and length > limit:
-        raise ValueError(f"text_length: expected at most {limit} (the model's positions), got {length}.")
+        raise ValueError(f"text_length: the model has {limit} positions, got {length}. Ask for at most {limit}.")
     found = []
     for text in texts:
         encoded = tokenizer(text, truncation=True, max_length=length)

@@ -154,7 +154,10 @@ def loss_by_length(
         if limit is None or length <= limit:
             rows = join_texts(tokenizer, texts, length, max(1, tokens // length))
             if rows.shape[1] < length:
-                raise ValueError(f"texts: expected at least {length} tokens for that length, got {rows.shape[1]}.")
+                raise ValueError(
+                    f"texts: they have {rows.shape[1]} tokens, too few for one row of length {length}. Give more text, "
+                    f"or leave that length out."
+                )
             draws = math.ceil(PREDICTED / (MASKED * rows.numel()))
             each = [masked_loss(model, *mask_words(rows, tokenizer, seed + n)) for n in range(draws)]
             losses[length] = sum(each) / draws

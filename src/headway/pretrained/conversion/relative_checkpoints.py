@@ -41,7 +41,9 @@ def load_relative(folder: str) -> Converted:
     """
     path = Path(folder)
     if not path.is_dir():
-        raise ValueError(f"folder: expected a folder with a model, got {str(folder)!r}.")
+        raise ValueError(
+            f"folder: {str(folder)!r} is no folder. Download the model, and name the folder that has its config.json."
+        )
     check_folder(path)
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     kind = _class_for(config)
@@ -66,7 +68,7 @@ def load_relative(folder: str) -> Converted:
     missing = sorted(name for name in info["missing_keys"] if "pooler" not in name)
     if missing:
         raise ValueError(
-            f"folder: expected all weights of {kind.__name__} in {folder}, got none for {', '.join(missing[:4])}."
+            f"folder: {folder} lacks weights of {kind.__name__}: {', '.join(missing[:4])}. Download the whole model."
         )
     return model.eval()  # type: ignore[no-any-return]
 
@@ -109,7 +111,8 @@ def _rename_tables(state: dict[str, Tensor], prefix: str, config: Any) -> dict[s
     lost = [name for name in names if name not in state]
     if lost:
         raise ValueError(
-            f"folder: expected the tables of type {config.position_embedding_type}, got none for {lost[0]}."
+            f"folder: the configuration says {config.position_embedding_type}, and {lost[0]} is not among the weights. "
+            f"Download the whole model."
         )
     tables = torch.stack([state[name] for name in names])  # (layers, 2 * max_length - 1, D), by i - j
     kept = {

@@ -99,7 +99,8 @@ def special_ids(tokenizer: Any) -> tuple[int, int]:
     last = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
     if first is None or last is None:
         raise ValueError(
-            f"tokenizer: expected one with tokens that begin and end a text, got {type(tokenizer).__name__}."
+            f"tokenizer: {type(tokenizer).__name__} has no tokens that begin and end a text ([CLS] and [SEP], or BOS "
+            f"and EOS). Give the tokenizer the model was trained with."
         )
     return first, last
 
@@ -116,5 +117,5 @@ def _tokenize(tokenizer: Any, texts: Sequence[str], length: int) -> list[list[in
     found = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"] if texts else []
     count = sum(len(ids) for ids in found)
     if count < FEWEST:
-        raise ValueError(f"texts: expected at least {FEWEST} tokens of text, got {count}.")
+        raise ValueError(f"texts: expected at least {FEWEST} tokens of text, got {count}. Give more text.")
     return [ids for ids in found if ids]

@@ -217,7 +217,7 @@ def test_a_head_of_another_task_is_replaced(folders, tmp_path):
 def test_more_tokens_than_positions_are_named(folders):
     config = quick("builtin:entailment", Start(model=str(folders / "bert")), Data())
     config = replace(config, protocol=replace(config.protocol, length=256))
-    with pytest.raises(ValueError, match="length: expected at most 128, for which the model has positions, got 256"):
+    with pytest.raises(ValueError, match="length: the model has 128 positions, got 256"):
         load_model(config, load_tokenizer(config.start), 0)
     extends = replace(config, start=Start(model=str(folders / "ours")))
     assert load_model(extends, load_tokenizer(extends.start), 0) is not None

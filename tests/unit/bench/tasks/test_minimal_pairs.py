@@ -152,7 +152,7 @@ def test_a_tokenizer_that_does_not_fit_is_refused(tokenizer):
     with pytest.raises(ValueError, match="Give the tokenizer the model was trained with"):
         tokenise(ours(20), tokenizer, SENTENCES)
     small = bert(len(tokenizer), max_position_embeddings=6)
-    with pytest.raises(ValueError, match="got 6"):
+    with pytest.raises(ValueError, match="model: it has 6 positions, and a sentence has 10 tokens"):
         tokenise(small, tokenizer, SENTENCES)
 
 

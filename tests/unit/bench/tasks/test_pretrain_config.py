@@ -140,8 +140,8 @@ def test_settings_that_a_run_would_overrule_or_break_on(choice, changes, message
 
 def test_settings_without_room_for_the_text():
     small = {"max_position_embeddings": 8}
-    with pytest.raises(ValueError, match="max_position_embeddings: expected room for 64 tokens of a text, got 8"):
+    with pytest.raises(ValueError, match="max_position_embeddings: 8 positions are too few for texts of 64 tokens"):
         EncoderChoice(changes=small).config(length=64)
-    with pytest.raises(ValueError, match="expected room for 64"):
+    with pytest.raises(ValueError, match="too few for texts of 64 tokens"):
         translate.TranslatorChoice(changes=small).config(length=64)
     assert EncoderChoice(changes={"max_position_embeddings": 99}).config(length=64).max_position_embeddings == 99

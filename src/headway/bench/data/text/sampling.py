@@ -90,7 +90,7 @@ def take_census(corpora: Sequence[Corpus], normalizer: Any, smoothing: float, ma
             characters.setdefault(language, Counter()).update(_count(normalizer.normalize_str("\n".join(lines))))
     total = min(sizes.total(), max_characters)
     if not total:
-        raise ValueError(f"corpora: expected text, got none in {', '.join(c.source for c in corpora)}.")
+        raise ValueError(f"corpora: there is no text in {', '.join(c.source for c in corpora)}. Name other sources.")
     rates = {name: share * total / sizes[name] for name, share in smoothed_shares(sizes, smoothing).items()}
     weighted: defaultdict[int, float] = defaultdict(float)
     for language, counts in characters.items():

@@ -87,7 +87,7 @@ def load_tokenizer(start: Start) -> Any:
             f"{part}: expected a folder with a tokenizer, or a name on the Hub, got {source!r}: {error}"
         ) from error
     if tokenizer.pad_token_id is None:
-        raise ValueError(f"tokenizer: expected one with a padding token, got {source}.")
+        raise ValueError(f"tokenizer: that of {source} has no padding token. Add one, and save the tokenizer there.")
     if tokenizer.padding_side != "right":
         raise NotImplementedError(
             f"tokenizer: expected one that pads after the text, got {source}, which pads before it. "
@@ -165,7 +165,7 @@ def _segments(start: Start, task: TaskSpec) -> dict[str, Any]:
 def _check_length(settings: Any, tokenizer: Any, length: int) -> None:
     most = min(tokenizer.model_max_length, position_limit(settings))
     if length > most:
-        raise ValueError(f"length: expected at most {most}, for which the model has positions, got {length}.")
+        raise ValueError(f"length: the model has {most} positions, got {length}. Give --length {most} or less.")
 
 
 def _check_words(settings: Any, tokenizer: Any) -> None:

@@ -147,7 +147,10 @@ def check_changes(changes: Mapping[str, Any], chosen: Iterable[str], length: int
         )
     room = changes.get("max_position_embeddings", length)
     if isinstance(room, int) and room < length:
-        raise ValueError(f"max_position_embeddings: expected room for {length} tokens of a text, got {room}.")
+        raise ValueError(
+            f"max_position_embeddings: {room} positions are too few for texts of {length} tokens. Give at least "
+            f"{length}, or shorten the texts."
+        )
 
 
 def at_least(name: str, value: int, least: int) -> None:

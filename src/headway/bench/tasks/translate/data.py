@@ -67,7 +67,10 @@ def prepare_pairs(
     train, dev = (EncodedPairs(folder / split, tokenizer) for split in ("train", "dev"))
     longest = int(max(train.lengths.max(), dev.lengths.max()))
     if longest > data.rules.max_tokens:
-        raise ValueError(f"max_tokens: expected at least {longest}, as in {folder}, got {data.rules.max_tokens}.")
+        raise ValueError(
+            f"max_tokens: {folder} has sentences of {longest} tokens, got {data.rules.max_tokens}. Give at least "
+            f"{longest}, or prepare the data again."
+        )
     return Prepared(
         tokenizer=tokenizer,
         training=TranslationBatches(train, tokens=plan.tokens, step_tokens=plan.step_tokens, seed=config.seed),

@@ -139,4 +139,7 @@ def _check_length(name: str, wanted: int, got: int) -> None:
     if not wanted:
         raise ValueError("translations: expected at least one, got none.")
     if wanted != got:
-        raise ValueError(f"{name}: expected {wanted:,} lines, as many as there are translations, got {got:,}.")
+        raise ValueError(
+            f"{name}: expected {wanted:,} lines, as many as there are translations, got {got:,}. Give the text that "
+            f"was translated, a sentence a line."
+        )
