@@ -19,7 +19,7 @@ tokenizer = train_tokenizer("builtin:5", "word")
 if len(sys.argv) > 3:
     shard_build.BATCH = int(sys.argv[3])
 print("ready", flush=True)
-build_shards(text, tokenizer, out, max_length=32, packed=True, validation=0.1, shard_tokens=4000)
+build_shards(text, tokenizer, out, max_length=32, packed=True, validation=0.1, shard_tokens=2000)
 """
 
 
@@ -27,7 +27,7 @@ build_shards(text, tokenizer, out, max_length=32, packed=True, validation=0.1, s
 def source(tmp_path_factory):
     """A corpus whose build takes a second or so."""
     path = tmp_path_factory.mktemp("source") / "text.txt"
-    path.write_text("\n\n".join("\n".join(document) for document in open_corpus("builtin:8000")))
+    path.write_text("\n\n".join("\n".join(document) for document in open_corpus("builtin:4000")))
     return path
 
 
@@ -108,7 +108,7 @@ build_shards(text, train_tokenizer("builtin:5", "word"), out, shard_tokens=1 << 
 print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])  # ru_maxrss may be the parent's
 """
     peaks = []
-    for times in (8, 80):  # 4 and 40 MB
+    for times in (16, 160):  # 4 and 40 MB
         (tmp_path / "text.txt").write_text("\n\n".join([source.read_text()] * times))
         with start(tmp_path / "text.txt", tmp_path / f"shards-{times}", code=code) as process:
             peaks.append(int(finish(process)))

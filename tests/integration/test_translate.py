@@ -122,7 +122,9 @@ def test_the_best_checkpoint_is_saved(tmp_path, data):
 # Being killed, and going on.
 
 
-@pytest.mark.parametrize(("save", "kills"), [("average", (0, 1, 2)), ("best", (1,))])
+@pytest.mark.parametrize(
+    ("save", "kills"), [("average", (0, 1, 2)), pytest.param("best", (1,), marks=pytest.mark.slow)]
+)
 def test_killed_anywhere_it_ends_with_the_same_bits(tmp_path, data, forked, save, kills):
     config = tiny(data, intervals=Intervals(log=3, evaluate=2, checkpoint=2), save=save)
     train(config, tmp_path / "whole")
@@ -213,11 +215,15 @@ def test_two_processes_follow_the_curve_of_one(tmp_path, data, forked):
         torch.testing.assert_close(weights(tmp_path / "two")[name], value, atol=2e-4, rtol=1e-3)
 
 
+@pytest.mark.slow  # in `make test` pretraining shares its parameters, with the same loop
 def test_shared_parameters_follow_the_curve_of_one(tmp_path, data, forked):
     train(tiny(data, model=STILL, epsilon=ABOVE_NOISE), tmp_path / "one")
     finished(forked.pair(tiny(data, model=STILL, epsilon=ABOVE_NOISE), tmp_path / "two", fsdp=True))
     for name, value in weights(tmp_path / "one").items():
         torch.testing.assert_close(weights(tmp_path / "two")[name], value, atol=2e-4, rtol=1e-3)
+
+
+def test_shared_parameters_do_not_translate_while_they_train(tmp_path, data):
     config = tiny(data)
     with pytest.raises(NotImplementedError, match="translated: expected 0 with --fsdp"):
         train(replace(config, data=replace(config.data, translated=5)), tmp_path / "three", fsdp=True)

@@ -105,13 +105,13 @@ def test_decode_from_a_file_keeps_the_order_and_the_empty_lines(trained, tmp_pat
 
 
 def test_decode_from_standard_input_in_a_process_of_its_own(trained):
-    text = "the dog jumps .\n\n" + "the dog sees a cat . " * 40 + "\n"
-    arguments = ["translate", "decode", "-", "--model", str(trained[0] / "model"), "--cpu", "--beam", "2"]
+    text = "the dog jumps .\n\n" + "the dog sees a cat . " * 8 + "\n"
+    arguments = ["translate", "decode", "-", "--model", str(trained[0] / "model"), "--cpu", "--limit", "16"]
     done = subprocess.run([sys.executable, "-m", "headway", *arguments], input=text, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split("\n")) == 4
     assert done.stdout.split("\n")[1] == ""
-    assert "1 lines of more than" in done.stderr
+    assert "1 lines of more than 16" in done.stderr
 
 
 def test_the_score_command_compares_with_the_first(tmp_path):
