@@ -183,11 +183,16 @@ def test_an_unknown_option_is_found():
         parse(["translate", "train", "--encodng", "tisa"])
 
 
-@pytest.mark.parametrize(
-    "page", [DOCS / "index.md", *sorted((DOCS / "guides").glob("*.md"))], ids=lambda page: page.stem
-)
-def test_a_guide_begins_with_what_the_reader_will_have(page):
+@pytest.mark.parametrize("page", sorted({*PAGES, *DOCS.glob("*.md")}), ids=lambda page: page.stem)
+def test_a_page_begins_with_what_the_reader_will_have(page):
     assert page.read_text().split("\n\n")[1].startswith("At the end of this ")
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.stem)
+def test_paragraphs_are_short(page):
+    text = re.sub(r"^```.*?^```|<!-- table.*?<!-- end -->", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for paragraph in re.split(r"\n\s*\n|\n(?:- |\d+\. )", text):
+        assert paragraph.startswith(("|", "<!--")) or len(paragraph.split()) <= 120, paragraph
 
 
 def test_make_targets_of_the_guides_exist():
