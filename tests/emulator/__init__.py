@@ -6,8 +6,10 @@
         hw.attention(q, k, v, bias, backend="triton")  # tensors of the CPU, in half precision
 
 takes the way that a call takes on an H100: the project's own host code, its launches, its CUDA sources. (The Triton
-kernels beside them are interpreted; `TRITON_INTERPRET=1` must be set before triton is imported.) Whatever launches
-with `cuda.Kernel` can run in there, autograd too.
+kernels beside them are interpreted; `TRITON_INTERPRET=1` must be set before triton is imported. A call that goes to
+Triton's kernels alone is no longer one for the emulator, and their interpreter cannot multiply bfloat16: compare the
+list that `emulated()` gives with the kernels that should have run.) Whatever launches with `cuda.Kernel` can run in
+there, autograd too.
 
 The sources stay as they are. `translate.py` turns the inline PTX of a source into calls, and g++ compiles it with
 `device.h`; `running.cpp`, `memory.cpp` and `products.cpp` are the GPU. Its threads are fibers of one host thread,

@@ -21,7 +21,7 @@ from .translate import translate
 
 HERE = Path(__file__).parent
 COMPILER = shutil.which("g++")
-MACHINE = ["-std=c++20", "-O2", "-march=native", "-fPIC", "-shared", "-U_FORTIFY_SOURCE", "-w"]
+MACHINE = ["-std=c++20", "-O3", "-march=native", "-fPIC", "-shared", "-U_FORTIFY_SOURCE", "-w"]
 # An index outside of a local array, and an address that is not aligned for its type, stop the kernel.
 CHECKS = ["-fsanitize=bounds,alignment", "-fsanitize-undefined-trap-on-error", "-fno-strict-aliasing"]
 KERNELS = ["-std=c++17", "-O1", "-march=native", "-fPIC", "-shared", "-w", "-g1", "-Wl,-Bsymbolic", *CHECKS]

@@ -84,10 +84,17 @@ static void compute(Warp& warp, Product& product) {
     u8* view = block.view();
     const int n = product.n;
     static float a[16][16], b[16][256];
-    auto number_at = [&](const Operand& operand, u32 i, u32 k) {
-        u16 bits;
-        memcpy(&bits, block.at(view, operand.address(i, k), 2, "wgmma"), 2);
-        return number_of(bits, product.bf16);
+    // Of an operand, `count` from `first` on: eight numbers side by side at a time, which a swizzle keeps together.
+    auto read = [&](const Operand& operand, u32 first, u32 count, auto put) {
+        const u32 rows = operand.columns ? 16 : count, eights = operand.columns ? count / 8 : 2;
+        for (u32 row = 0; row < rows; row++)
+            for (u32 eight = 0; eight < eights; eight++) {
+                const u32 i = first + (operand.columns ? 8 * eight : row), k = operand.columns ? row : 8 * eight;
+                u16 bits[8];
+                memcpy(bits, block.at(view, operand.address(i, k), 16, "wgmma"), 16);
+                for (u32 e = 0; e < 8; e++)
+                    put(i - first + (operand.columns ? e : 0), k + (operand.columns ? 0 : e), number_of(bits[e], product.bf16));
+            }
     };
     if (product.from_registers) {
         for (int lane = 0; lane < 32; lane++)
@@ -98,14 +105,10 @@ static void compute(Warp& warp, Product& product) {
                 a[row][column + 1] = number_of((u16)(both >> 16), product.bf16);
             }
     } else {
-        const Operand operand(product.a, product.a_columns);
-        const u32 first = 16 * (warp.first / 32 % 4);
-        for (u32 i = 0; i < 16; i++)
-            for (u32 k = 0; k < 16; k++) a[i][k] = number_at(operand, first + i, k);
+        read(Operand(product.a, product.a_columns), 16 * (warp.first / 32 % 4), 16,
+             [&](u32 i, u32 k, float number) { a[i][k] = number; });
     }
-    const Operand operand(product.b, product.b_columns);
-    for (int j = 0; j < n; j++)
-        for (u32 k = 0; k < 16; k++) b[k][j] = number_at(operand, (u32)j, k);
+    read(Operand(product.b, product.b_columns), 0, (u32)n, [&](u32 j, u32 k, float number) { b[k][j] = number; });
     const float sign = (float)(product.a_sign * product.b_sign);
     for (int i = 0; i < 16; i++) {
         float* to = product.chain->values[i];
