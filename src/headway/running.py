@@ -1,13 +1,18 @@
-"""The state of torch: whether values may be read, which transformations are active, and the mode of a model."""
+"""The state of torch, Triton and models: whether values may be read, which transformations and modes are active."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+
+TRITON_INSTALLED = find_spec("triton") is not None
+TRITON_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # kernels on CPU tensors, for tests
 
 
 def is_transformed() -> bool:

@@ -105,14 +105,15 @@ class Kernel:
     folder: Path | None = None  # of sources, in place of the project's own
     launched: list[str] = []  # names  # noqa: RUF012
 
-    def __init__(self, source: Path, name: str, options: Sequence[str], shared_bytes: int) -> None:
+    def __init__(self, source: Path, name: str, options: Sequence[str]) -> None:
         machine()
-        self.name, self.shared_bytes = name, shared_bytes
+        self.name = name
         if self.folder is not None:
             source = self.folder / source.name
         self.library = compiled(source, tuple(options))
         loaded = ctypes.PyDLL(str(self.library))
         self.entry = getattr(loaded, f"emulator_run_{name}")
+        self.shared_bytes = ctypes.c_int.in_dll(loaded, f"{name}_shared_bytes").value
         room = (ctypes.c_uint64 * 128)()
         count = getattr(loaded, f"emulator_sizes_{name}")(room)
         self.sizes = list(room)[:count]

@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracle import CUDA, DEVICE, DTYPES, KINDS, check, check_packed, draw, made, masks, outcome
+from torch.utils._pytree import tree_map_only
 
 import headway as hw
 from headway.attention.masking import Masking
@@ -290,10 +291,10 @@ def test_what_the_compiler_is_told_is_so(kind, monkeypatch):
     torch.autograd.grad(output, [q, k, v, *parameters], draw(*output.shape).float())
     assert [name for name, _ in calls] == ["fused", "fused_backward"]
     for name, arguments in calls:
-        given = [t.detach() if isinstance(t, torch.Tensor) else t for t in arguments]
+        given = tree_map_only(torch.Tensor, torch.Tensor.detach, arguments)
         outcomes = real[name](*given)
         with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True) as mode:
-            planned = real[name](*(mode.from_tensor(t) if isinstance(t, torch.Tensor) else t for t in given))
+            planned = real[name](*tree_map_only(torch.Tensor, mode.from_tensor, given))
         for one, other in zip(outcomes, planned, strict=True):
             assert (one.shape, one.stride(), one.dtype) == (other.shape, other.stride(), other.dtype)
 

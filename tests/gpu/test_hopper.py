@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import threading
 
 import pytest
@@ -242,12 +241,14 @@ def check_families_agree(kind, batch, length, monkeypatch):
 @pytest.mark.parametrize("kind", sorted(RELATIVES))
 def test_width_64_with_relatives_and_dropout_is_as_in_the_other_kernels(kind, monkeypatch):
     """The same random numbers drop the same weights in both families of kernels."""
+    from headway.attention.triton import relative
+
     make, parameters = made(kind, 2, 4, 200, 200, 64)
     inputs, upstream = [draw(2, 4, 200, 64) for _ in range(3)], draw(2, 4, 200, 64)
     found = []
     for hopper in (True, False):
         if not hopper:
-            monkeypatch.setattr(importlib.import_module("headway.attention.triton"), "_is_relative", lambda *_: False)
+            monkeypatch.setattr(relative, "LONGEST_REACH", -1)
         torch.manual_seed(3)
         found.append(outcome("triton", torch.bfloat16, make, parameters, inputs, upstream, dropout=0.3))
     for ours, others in zip(*found, strict=True):

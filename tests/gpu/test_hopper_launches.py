@@ -32,15 +32,16 @@ pytestmark = [
 class Launch:
     """Stands for `cuda.Kernel`: compiles, and compares what is passed with what the machine code takes."""
 
-    def __init__(self, source, name, options, shared_bytes):
+    def __init__(self, source, name, options):
         from headway.attention.triton import cuda
 
-        sections = sections_of(cuda._compiled(source, tuple(options)))
+        binary = cuda._compiled(source, tuple(options))
+        sections = sections_of(binary)
         self.name = name
         self.parameters = [size >> 18 for _, _, size in sorted(said(sections[f".nv.info.{name}"], PARAMETER, "<IIi"))]
         self.spilled = max(size for _, size in said(sections[".nv.info"], FRAME_SIZE, "<II"))
         self.spills = self.spilled > 0
-        assert shared_bytes <= MOST_SHARED_BYTES
+        assert 0 < cuda.shared_bytes(binary, name) <= MOST_SHARED_BYTES
 
     def __call__(self, blocks, threads, *arguments, together=False):
         from headway.attention.triton import cuda
@@ -144,7 +145,7 @@ def test_training(no_gpu, kind, batch, q_len, k_len, kernels, dropout):
 def test_a_mask_of_keys_and_documents_beside_everything(no_gpu, kernel, flags, dropout):
     from headway.attention.triton import hopper
 
-    compiled = functools.partial(hopper.kernel, f"hopper_{kernel}.cu", kernel, 0, 0, torch.bfloat16, *flags, *dropout)
+    compiled = functools.partial(hopper.kernel, f"hopper_{kernel}.cu", kernel, 0, torch.bfloat16, *flags, *dropout)
     without, masked = compiled(), compiled("-DMASK")
     assert len(masked.parameters) == len(without.parameters) + 1
     allowed = without.spilled + 32 * bool({"-DKEYS", "-DSEGMENTS", "-DEXACT"} & set(flags))  # a few numbers
@@ -173,7 +174,7 @@ def test_other_widths_compile_and_keep_to_registers(no_gpu, kernel, flags, width
     from headway.attention.triton import hopper
 
     flags = [flag for flag in flags if width > 64 or flag != "-DGROUPS=3"]
-    made = hopper.kernel(f"hopper_{kernel}.cu", kernel, 0, 0, torch.bfloat16, f"-DWIDTH={width}", *flags)
+    made = hopper.kernel(f"hopper_{kernel}.cu", kernel, 0, torch.bfloat16, f"-DWIDTH={width}", *flags)
     assert made.spilled <= (48 if kernel == "backward" and width > 64 else 0)
 
 

@@ -95,6 +95,7 @@ def source(a: Factor, b: Factor) -> str:
     )
     return f"""
 struct alignas(64) TensorMap {{ unsigned long long opaque[16]; }};
+extern "C" __device__ const int product_shared_bytes = 74 * 1024;
 __device__ __forceinline__ void fetch(unsigned to, const TensorMap& map, int column, unsigned barrier) {{
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {{%2, %3}}], [%4];"
@@ -162,7 +163,7 @@ def test_a_product(count, width, columns, tmp_path):
         with contextlib.nullcontext() if CUDA else emulator.emulated():
             file = tmp_path / f"product_{a.columns}.cu"
             file.write_text(source(a, b))
-            kernel = cuda.Kernel(file, "product", ["--gpu-architecture=sm_90a", "-default-device"], 74 * 1024)
+            kernel = cuda.Kernel(file, "product", ["--gpu-architecture=sm_90a", "-default-device"])
             first, second = a.tensor(), b.tensor()
             out = torch.full((ROWS, count), torch.nan, device=DEVICE)
             kernel((1, 1), 128, tensor_map(first, a), tensor_map(second, b), out)

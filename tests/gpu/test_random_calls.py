@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import shlex
+from dataclasses import replace
 
 import pytest
 import random_calls
@@ -68,7 +69,12 @@ def replaced(monkeypatch, change):
     """Let `change` replace what the backend gives."""
     backends = importlib.import_module("headway.attention.call").BACKENDS
     real = backends[FUSED]
-    monkeypatch.setitem(backends, FUSED, real._replace(forward=lambda request: change(real.forward(request))))
+
+    def plan(request):
+        made = real(request)
+        return made if isinstance(made, str) else replace(made, run=lambda request: change(made.run(request)))
+
+    monkeypatch.setitem(backends, FUSED, plan)
 
 
 def test_an_error_of_one_percent_is_reported(monkeypatch):

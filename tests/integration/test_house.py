@@ -108,11 +108,6 @@ for room in sys.argv[1:]:
     assert done.returncode == 0, done.stderr
 
 
-CIRCLES = (  # circles of modules that may be, until they are taken apart
-    {"headway.attention.triton", "headway.attention.triton.multiplied"},
-)
-
-
 def test_modules_do_not_import_one_another_in_circles():
     """Imports inside functions count as well; those for types alone, under TYPE_CHECKING, do not."""
     paths = {
@@ -120,9 +115,6 @@ def test_modules_do_not_import_one_another_in_circles():
         for path in SOURCE.rglob("*.py")
     }
     left = {name: imported_modules(path, paths) - {name} for name, path in paths.items()}
-    for circle in CIRCLES:
-        for name in circle:
-            left[name] -= circle
     while free := {name for name, needed in left.items() if not needed & set(left)}:
         left = {name: needed for name, needed in left.items() if name not in free}
     assert not left

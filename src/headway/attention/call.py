@@ -5,36 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from headway.attention import blockwise, eager, flex, matrix, native, sdpa, triton
-from headway.attention.request import Documents, Request, checked
+from headway.attention.request import Documents, Plan, Request, checked
 from headway.bias import Bias, Dense, Toeplitz, ValueBias
+from headway.running import must_be_deterministic
 
-
-def _always(request: Request) -> str | None:
-    """Our own kernels and loops add up in one order: they are deterministic."""
-    return None
-
-
-class Backend(NamedTuple):
-    why_not: Callable[[Request], str | None]
-    forward: Callable[[Request], Tensor]
-    why_not_deterministic: Callable[[Request], str | None] = _always
-
-
-BACKENDS = {
-    "triton": Backend(triton.why_not, triton.forward),
-    "native": Backend(native.why_not, native.forward),
-    "sdpa": Backend(sdpa.why_not, sdpa.forward, sdpa.why_not_deterministic),
-    "matrix": Backend(matrix.why_not, matrix.forward),
-    "blockwise": Backend(blockwise.why_not, blockwise.forward),
-    "flex": Backend(flex.why_not, flex.forward, flex.why_not_deterministic),
-    "eager": Backend(eager.why_not, eager.forward, eager.why_not_deterministic),
+BACKENDS: dict[str, Callable[[Request], Plan | str]] = {  # a plan for the call, or the reason why there is none
+    "triton": triton.plan,
+    "native": native.plan,
+    "sdpa": sdpa.plan,
+    "matrix": matrix.plan,
+    "blockwise": blockwise.plan,
+    "flex": flex.plan,
+    "eager": eager.plan,
 }
+Plans = dict[str, Plan | str]  # of one call, each made when it is first asked for
 
 # Up to this many scores a head, the whole matrix is no larger than q, k and v, and one pass over it beats a loop over
 # blocks: chosen by trial on two cores.
@@ -47,6 +37,12 @@ NATIVE_FROM = 16
 # From this many keys on, training with a low-rank bias is faster as one wider product than as two: measured on an H200
 # with rank and width 64 (benchmarks/results). Inference gains from four times as many on, where no Hopper kernel fits.
 JOINED_FROM = 2048
+
+# Keys: without a bias, our training on Hopper is faster than torch's at 512 and slower at 2048; inference is faster up
+# to 64, where a large batch takes longer than Python does, slower at 128, and faster from 512 on (benchmarks/results).
+TRAINED_UP_TO, INFERRED_FROM, INFERRED_UP_TO = 1024, 512, 64
+LARGE_BATCH = 4096  # sequences times heads
+ONE_TILE_FROM = 16  # queries and keys
 
 
 def attention(
@@ -91,7 +87,7 @@ def attention(
         scale=scale,
         dropout=dropout,
     )
-    return BACKENDS[_chosen(request, backend)].forward(request)
+    return _planned(request, backend).run(request)
 
 
 def self_attention(
@@ -132,7 +128,7 @@ def self_attention(
         dropout=dropout,
         qkv=qkv,
     )
-    return BACKENDS[_chosen(request, backend)].forward(request)
+    return _planned(request, backend).run(request)
 
 
 @dataclass(frozen=True)
@@ -163,54 +159,91 @@ def explain(*args: Any, **kwargs: Any) -> Explanation:
     bound.apply_defaults()
     backend = bound.arguments.pop("backend")
     request = checked(**bound.arguments)
-    chosen = _chosen(request, backend)
-    order = _preference(request)
-    reason = "asked for by name" if backend != "auto" else order[chosen]
+    plans: Plans = {}
+    chosen, reason, plan = _chosen(request, backend, plans)
     others = {}
     for name in BACKENDS:
         if name != chosen:
-            cannot = BACKENDS[name].why_not(request)
-            others[name] = cannot or f"it would run, but {chosen} is preferred ({reason})"
-    return Explanation(chosen, reason, others, BACKENDS[chosen].why_not_deterministic(request))
+            other = _plan(request, name, plans)
+            others[name] = other if isinstance(other, str) else f"it would run, but {chosen} is preferred ({reason})"
+    return Explanation(chosen, reason, others, plan.not_deterministic)
 
 
-def _chosen(request: Request, backend: str) -> str:
+def _planned(request: Request, backend: str) -> Plan:
+    return _chosen(request, backend, {})[2]
+
+
+def _chosen(request: Request, backend: str, plans: Plans) -> tuple[str, str, Plan]:
+    """Choose a backend; return its name, the reason and its plan."""
     if backend != "auto":
         if backend not in BACKENDS:
             raise ValueError(f"backend: expected one of auto, {', '.join(BACKENDS)}, got {backend!r}.")
-        reason = BACKENDS[backend].why_not(request)
-        if reason is not None:
-            raise NotImplementedError(f"backend {backend!r} cannot run this call: {reason}. Use backend='auto'.")
-        return backend
-    return next(name for name in _preference(request) if BACKENDS[name].why_not(request) is None)
+        plan = _plan(request, backend, plans)
+        if isinstance(plan, str):
+            raise NotImplementedError(f"backend {backend!r} cannot run this call: {plan}. Use backend='auto'.")
+        return backend, "asked for by name", plan
+    wanted = _wanted(request, plans)
+    wanted.setdefault("eager", "the only one that runs this call")
+    for name, reason in wanted.items():
+        plan = _plan(request, name, plans)
+        if not isinstance(plan, str):
+            return name, reason, plan
+    raise AssertionError("eager runs every call")
 
 
-def _preference(request: Request) -> dict[str, str]:
-    """Backends from the most to the least wanted for this call, each with the reason; last, what runs everything."""
-    order = _wanted(request)
-    order.setdefault("eager", "the only one that runs this call")
-    return order
+def _plan(request: Request, backend: str, plans: Plans) -> Plan | str:
+    if backend not in plans:
+        plans[backend] = BACKENDS[backend](request)
+    return plans[backend]
 
 
-def _wanted(request: Request) -> dict[str, str]:
-    bias = request.bias
+def _wanted(request: Request, plans: Plans) -> dict[str, str]:
+    """Backends from the most to the least wanted for this call, each with the reason; `eager` runs what they do not."""
     if request.q.device.type != "cpu":
-        if bias is None and request.value_bias is None:
-            plain = request.needs_grad and request.q.dtype != torch.float32
-            if plain and triton.INSTALLED and triton.is_one_tile(request):
-                return {"triton": "the score matrix is one tile: its backward pass makes each score once"}
-            if triton.INSTALLED and triton.is_faster_without_bias(request):
-                return {"triton": "fused kernels, here faster than torch's; there is no bias"}
-            if not (request.masking.empty or request.masking.only_causal):
-                return {"triton": "fused kernels that need no matrix for the mask", "sdpa": "torch's kernels"}
-            return {"sdpa": "torch's fused kernels; there is no bias"}
-        joined = sdpa.widens(request) and not (triton.INSTALLED and triton.takes_factors(request))
-        if joined and request.k.shape[-2] >= (JOINED_FROM if request.needs_grad else 4 * JOINED_FROM):
-            return {"sdpa": "torch's fused kernels; at this length a low-rank bias is best joined to q and k"}
-        return {"triton": "fused kernels that take the bias as it is", "sdpa": "torch's kernels, a dense bias"}
+        return _wanted_on_gpu(request, _plan(request, "triton", plans))
     if request.needs_grad or request.q.shape[-2] < NATIVE_FROM:
         return _otherwise(request)
     return {"native": "our own kernel, compiled for this CPU; no gradient is needed", **_otherwise(request)}
+
+
+def _wanted_on_gpu(request: Request, fused: Plan | str) -> dict[str, str]:
+    choice: triton.Choice | None = None if isinstance(fused, str) else fused.kernels
+    if request.bias is None and request.value_bias is None:
+        if choice is not None and _is_short_training(request, choice):
+            return {"triton": "the score matrix is one tile: its backward pass makes each score once"}
+        if choice is not None and _is_faster_without_bias(request, choice):
+            return {"triton": "fused kernels, here faster than torch's; there is no bias"}
+        if not (request.masking.empty or request.masking.only_causal):
+            return {"triton": "fused kernels that need no matrix for the mask", "sdpa": "torch's kernels"}
+        return {"sdpa": "torch's fused kernels; there is no bias"}
+    reads_factors = choice is not None and choice.on_hopper and not choice.padded and not request.needs_grad
+    long = request.k.shape[-2] >= (JOINED_FROM if request.needs_grad else 4 * JOINED_FROM)
+    if long and not reads_factors and sdpa.widens(request):
+        return {"sdpa": "torch's fused kernels; at this length a low-rank bias is best joined to q and k"}
+    return {"triton": "fused kernels that take the bias as it is", "sdpa": "torch's kernels, a dense bias"}
+
+
+def _is_short_training(request: Request, choice: triton.Choice) -> bool:
+    trains = request.needs_grad and request.q.dtype != torch.float32
+    return trains and choice.one_tile and min(request.q.shape[2], request.k.shape[2]) >= ONE_TILE_FROM
+
+
+def _is_faster_without_bias(request: Request, choice: triton.Choice) -> bool:
+    """Whether a call without a bias is faster on the Hopper kernels than on torch's.
+
+    In training: with dropout, which costs cuDNN much, up to TRAINED_UP_TO keys, and where cuDNN is ruled out because it
+    is not deterministic. In inference: from INFERRED_FROM queries and keys on and, in a large batch, up to
+    INFERRED_UP_TO.
+    """
+    if not choice.on_hopper or choice.padded or request.q.stride(3) != 1:
+        return False
+    q, k = request.q, request.k
+    if request.needs_grad:
+        return request.dropout > 0 or k.shape[2] <= TRAINED_UP_TO or must_be_deterministic()
+    longest = max(q.shape[2], k.shape[2])
+    return min(q.shape[2], k.shape[2]) >= INFERRED_FROM or (
+        longest <= INFERRED_UP_TO and q.shape[0] * q.shape[1] >= LARGE_BATCH
+    )
 
 
 def _otherwise(request: Request) -> dict[str, str]:

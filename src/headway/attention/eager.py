@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headway.attention.request import Request
+from headway.attention.request import Plan, Request
 from headway.running import must_be_deterministic, without_autocast
 
 
-def why_not(request: Request) -> str | None:
-    """Reason this backend cannot run the call, or None. The oracle runs everything."""
-    return None
+def plan(request: Request) -> Plan:
+    """Plan the call; the oracle runs everything."""
+    return Plan(forward, _why_not_deterministic(request))
 
 
-def why_not_deterministic(request: Request) -> str | None:
+def _why_not_deterministic(request: Request) -> str | None:
     """Reason why two runs of the call may give different bits, or None."""
     if request.q.device.type == "cpu" or must_be_deterministic():
         return None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headway.attention.masking import Masking
-from headway.attention.request import Request
+from headway.attention.request import Plan, Request
 from headway.bias import Bias, Dense, EdgeKeys, LowRank, RelativeKeys, SegmentTable, Toeplitz
 from headway.running import must_be_deterministic, without_autocast
 
@@ -19,8 +19,8 @@ ATOMIC = "FlexAttention adds the gradient of a bias up by atomic operations, in 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def why_not(request: Request) -> str | None:
-    """Reason this backend cannot run the call, or None."""
+def plan(request: Request) -> Plan | str:
+    """Plan the call, or say why this backend cannot run it."""
     if request.value_bias is not None:
         return "FlexAttention does not give the weights that a value bias needs"
     if request.dropout > 0:
@@ -41,10 +41,10 @@ def why_not(request: Request) -> str | None:
         return "its gradient of a captured bias needs float32 values"
     if must_be_deterministic() and _adds_atomically(request):
         return f"{ATOMIC}, which torch.use_deterministic_algorithms(True) rules out"
-    return None
+    return Plan(forward, _why_not_deterministic(request))
 
 
-def why_not_deterministic(request: Request) -> str | None:
+def _why_not_deterministic(request: Request) -> str | None:
     """Reason why two runs of the call may give different bits, or None."""
     return ATOMIC if _adds_atomically(request) else None
 

@@ -12,19 +12,19 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from headway.attention.request import Request
+from headway.attention.request import Plan, Request
 from headway.running import without_autocast
 
 
-def why_not(request: Request) -> str | None:
-    """Reason this backend cannot run the call, or None."""
+def plan(request: Request) -> Plan | str:
+    """Plan the call, or say why this backend cannot run it."""
     if request.q.device.type != "cpu":
         return f"it saves passes over memory that count on the CPU only, and q is on {request.q.device.type}"
     if torch.compiler.is_compiling():
         return "what it does by hand torch.compile does to the formula"
     if request.has_tangent or request.is_transformed:
         return "it knows the backward pass alone, and another kind of derivative is asked for"
-    return None
+    return Plan(forward)
 
 
 def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -68,6 +69,15 @@ class Request:
         if self.groups == 1:
             return self.k, self.v
         return self.k.repeat_interleave(self.groups, dim=1), self.v.repeat_interleave(self.groups, dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How a backend runs a call; made from shapes, kinds and settings alone. Nothing is computed until it runs."""
+
+    run: Callable[[Request], Tensor]  # (B, H, Lq, Dv)
+    not_deterministic: str | None = None  # why two runs may give different bits
+    kernels: Any = None  # those that the backend chose, if it has several
 
 
 def checked(

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from headway.attention.request import Request
+from headway.attention.request import Plan, Request
 from headway.bias import LowRank, Toeplitz
 from headway.bias.base import rounded
 from headway.running import is_transformed, must_be_deterministic, without_autocast
@@ -29,8 +29,8 @@ CUDNN_FIRST = (
 )
 
 
-def why_not(request: Request) -> str | None:
-    """Reason this backend cannot run the call, or None."""
+def plan(request: Request) -> Plan | str:
+    """Plan the call, or say why this backend cannot run it."""
     if request.value_bias is not None:
         return "torch's attention does not give the weights that a value bias needs"
     inputs_need_grad = any(t.requires_grad for t in (request.q, request.k, request.v))
@@ -38,10 +38,10 @@ def why_not(request: Request) -> str | None:
         return "torch's kernels keep nothing for a backward pass where q, k and v need no gradient but the bias does"
     if request.has_tangent or _is_nested():
         return "torch's kernels carry no derivative forward, and have no second one"
-    return None
+    return Plan(forward, _why_not_deterministic(request))
 
 
-def why_not_deterministic(request: Request) -> str | None:
+def _why_not_deterministic(request: Request) -> str | None:
     """Reason why two runs of the call may give different bits, or None."""
     if request.q.device.type == "cpu" or not request.needs_grad or must_be_deterministic():
         return None

@@ -8,7 +8,7 @@ import headway as hw
 from headway.attention import BACKENDS, native
 from headway.attention import call as call_module
 from headway.attention.masking import Masking
-from headway.attention.request import Request
+from headway.attention.request import Plan, Request
 
 B, H, L, D = 1, 2, 200, 4  # longer than call.SHORT
 NAMES = ["native", "sdpa", "matrix", "blockwise", "flex", "eager"]
@@ -131,12 +131,21 @@ def test_auto(case):
 @pytest.mark.parametrize("case", CHOICES)
 def test_what_is_told_is_what_runs(monkeypatch, case):
     make, backend, _ = CHOICES[case]
-    ran = []
-    for name, entry in BACKENDS.items():
-        watched = entry._replace(forward=lambda request, name=name: ran.append(name) or request.q)
+    ran, planned = [], []
+    for name, plan in list(BACKENDS.items()):
+
+        def watched(request, name=name, plan=plan):
+            planned.append(name)
+            made = plan(request)
+            return made if isinstance(made, str) else Plan(lambda request: ran.append(name) or request.q)
+
         monkeypatch.setitem(BACKENDS, name, watched)
     hw.attention(**given(make()))
     assert ran == [backend]
+    assert planned[-1] == backend and len(set(planned)) == len(planned)  # nobody is asked twice, or for nothing
+    planned.clear()
+    hw.explain(**given(make()))
+    assert sorted(planned) == sorted(BACKENDS) and ran == [backend]
 
 
 def test_without_gradients_a_learned_bias_is_a_fixed_one():
@@ -238,10 +247,13 @@ def test_why_not_is_told_for_each():
 @pytest.mark.parametrize("backend", ["sdpa", "matrix", "blockwise", "eager"])
 def test_a_named_backend_runs(monkeypatch, backend):
     ran = []
-    entry = BACKENDS[backend]
-    monkeypatch.setitem(
-        BACKENDS, backend, entry._replace(forward=lambda request: ran.append(backend) or entry.forward(request))
-    )
+    plan = BACKENDS[backend]
+
+    def watched(request):
+        made = plan(request)
+        return Plan(lambda request: ran.append(backend) or made.run(request))
+
+    monkeypatch.setitem(BACKENDS, backend, watched)
     told = hw.explain(*qkv(5), toeplitz(5), backend=backend)
     assert (told.backend, told.reason) == (backend, "asked for by name")
     assert hw.attention(*qkv(5), toeplitz(5), backend=backend).shape == (B, H, 5, D)
@@ -310,8 +322,8 @@ def test_blockwise_and_matrix_are_for_the_cpu():
         scale=1.0,
         dropout=0.0,
     )
-    assert BACKENDS["blockwise"].why_not(elsewhere) == "its loops pay on the CPU only, and q is on meta"
-    assert "count on the CPU only, and q is on meta" in BACKENDS["matrix"].why_not(elsewhere)
+    assert BACKENDS["blockwise"](elsewhere) == "its loops pay on the CPU only, and q is on meta"
+    assert "count on the CPU only, and q is on meta" in BACKENDS["matrix"](elsewhere)
 
 
 class Slope(hw.Bias):

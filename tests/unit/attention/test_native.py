@@ -381,4 +381,4 @@ def test_one_openmp_serves_both():
 
 def test_the_source_is_where_the_build_looks_for_it():
     assert build.SOURCE.is_file()
-    assert BACKENDS["native"].forward is native.forward
+    assert BACKENDS["native"] is native.plan

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from headway.attention.blockwise import op
 from headway.attention.blockwise.terms import OF_KEYS, SCORE_TERMS, VALUE_TERMS
-from headway.attention.request import Request
+from headway.attention.request import Plan, Request
 from headway.bias import RelativeKeys, RelativeProducts, RelativeValues, SegmentTable, Structured
 
-__all__ = ["forward", "why_not"]
+__all__ = ["forward", "plan"]
 
 
-def why_not(request: Request) -> str | None:
-    """Return the reason why this backend cannot run the call, or None."""
+def plan(request: Request) -> Plan | str:
+    """Plan the call, or say why this backend cannot run it."""
     if request.q.device.type != "cpu":
         return f"its loops pay on the CPU only, and q is on {request.q.device.type}"
     if request.has_tangent or request.is_transformed:
@@ -28,7 +28,7 @@ def why_not(request: Request) -> str | None:
         for term in () if part is None else part.terms:
             if type(term).__name__ not in known:
                 return f"it has no loop for {type(term).__name__}, only for {', '.join(sorted(known))}"
-    return None
+    return Plan(forward)
 
 
 def forward(request: Request) -> Tensor:  # (B, H, Lq, Dv)

@@ -12,17 +12,17 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from headway.attention.request import Request
+from headway.attention.request import Plan, Request
 from headway.bias import RelativeProducts, Structured, Toeplitz
 from headway.bias.base import dtype_name
 
-__all__ = ["forward", "why_not"]
+__all__ = ["forward", "plan"]
 
 KINDS = ("Toeplitz", "RelativeProducts", "RelativeProducts of keys")  # of terms, at most one of each
 
 
-def why_not(request: Request) -> str | None:
-    """Return the reason why this backend cannot run the call, or None."""
+def plan(request: Request) -> Plan | str:
+    """Plan the call, or say why this backend cannot run it."""
     q, masking = request.q, request.masking
     if q.device.type != "cpu":
         return f"its kernel runs on the CPU, and q is on {q.device.type}"
@@ -44,7 +44,7 @@ def why_not(request: Request) -> str | None:
         return f"its kernel takes causal order and lengths, no {'mask' if masking.mask is not None else 'documents'}"
     if request.has_tangent:
         return "it has no derivatives, and one is carried forward"
-    return _missing()
+    return _missing() or Plan(forward)
 
 
 def _kind(term: Structured) -> str:

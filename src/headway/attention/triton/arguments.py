@@ -9,6 +9,7 @@ import triton
 from torch import Tensor
 
 from headway.attention.triton import tiles
+from headway.attention.triton.description import Description
 from headway.attention.triton.layout import LARGEST, LOG2E, aligned, by_eight, padded, whole_width
 
 Config = dict[str, int]
@@ -44,27 +45,15 @@ CONFIGS: dict[str, Config] = {
 class Call:
     """What all kernels of one call share: their arguments in order, and their constants."""
 
-    def __init__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        left: Tensor | None,
-        right: Tensor | None,
-        mask: Tensor | None,
-        causal: bool,
-        lengths: Tensor | None,
-        q_documents: Tensor | None,
-        k_documents: Tensor | None,
-        scale: float,
-        dropout: float,
-        noise: Tensor | None,
-    ) -> None:
-        q, k, v = self.q, self.k, self.v = aligned(q), aligned(k), aligned(v)
-        self.left, self.right = left, right
+    def __init__(self, description: Description) -> None:
+        inputs, scale, dropout = description.inputs, description.scale, description.dropout
+        q, k, v = self.q, self.k, self.v = [aligned(t) for t in inputs[:3]]
+        self.description, self.left, self.right = description, inputs.left, inputs.right
+        mask, lengths, noise = inputs.mask, inputs.lengths, inputs.noise
+        q_documents, k_documents = inputs.q_documents, inputs.k_documents
         self.nothing = q.new_empty(0)
         self.half = q.dtype != torch.float32
-        self.rank = 0 if left is None else left.shape[3]
+        self.rank = 0 if self.left is None else self.left.shape[3]
         self.lengths, self.scale, self.dropout, self.noise = lengths, scale, dropout, noise
         q_docs = self.nothing if q_documents is None else q_documents.contiguous()
         k_docs = self.nothing if k_documents is None else k_documents.contiguous()
@@ -82,7 +71,7 @@ class Call:
             q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2],
         )  # fmt: skip
         self.mask_flags = {
-            "CAUSAL": causal,
+            "CAUSAL": description.causal,
             "LENGTHS": lengths is not None,
             "DOCUMENTS": q_documents is not None,
             "MASK": mask is not None,
@@ -103,12 +92,14 @@ class Call:
             return 4  # interpreted
         return torch.cuda.get_device_properties(self.q.device).multi_processor_count
 
-    def flags(self, values: Tensor | None, rows: Tensor | None, weights: bool) -> dict[str, Any]:
+    @property
+    def flags(self) -> dict[str, Any]:
+        """Of the general kernels."""
         return {
-            "TOEPLITZ": values is not None,
+            "TOEPLITZ": self.description.inputs.values is not None,
             "LOW_RANK": self.left is not None,
-            "RELATIVE": rows is not None,
-            "WEIGHTS": weights,
+            "RELATIVE": self.description.inputs.rows is not None,
+            "WEIGHTS": self.description.weights,
             **self.mask_flags,
             **self.width_flags,
             "BLOCK_R": whole_width(self.rank),
@@ -119,8 +110,9 @@ class Call:
         masked = any(self.mask_flags[name] for name in ("CAUSAL", "LENGTHS", "DOCUMENTS", "MASK"))
         return masked or self.q.shape[2] % block_q != 0 or self.k.shape[2] % block_k != 0
 
-    def bias(self, rows: Tensor | None, reach: int, shift: int) -> tuple[Any, ...]:
+    def bias(self) -> tuple[Any, ...]:
         """The low-rank factors with their strides, and the scores of relative keys."""
+        rows, reach = self.description.inputs.rows, self.description.reach
         factors: list[Any] = []
         for factor in (self.left, self.right):
             if factor is None:
@@ -131,10 +123,11 @@ class Call:
                 factors += [factor, *_strides(factor)]
         count = by_eight(2 * reach + 1)
         stride = self.q.shape[0] * self.q.shape[2] * count
-        return *factors, self.nothing if rows is None else rows, stride, count, reach, shift
+        return *factors, self.nothing if rows is None else rows, stride, count, reach, self.description.shift
 
-    def toeplitz(self, values: Tensor | None, orientation: str, setting: Config) -> tuple[Tensor, int, int, int, int]:
+    def toeplitz(self, orientation: str, setting: Config) -> tuple[Tensor, int, int, int, int]:
         """The skewed table for tiles whose rows are queries ("rows") or keys ("columns"), its strides and its shift."""
+        values = self.description.inputs.values
         if values is None:
             return self.nothing, 0, 0, 0, 0
         q_len, k_len = self.q.shape[2], self.k.shape[2]

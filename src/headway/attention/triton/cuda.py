@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,14 +15,14 @@ from torch import Tensor
 class Kernel:
     """A compiled kernel of one device. Tensors are passed as pointers, integers as int, floats as double."""
 
-    def __init__(self, source: Path, name: str, options: Sequence[str], shared_bytes: int) -> None:
-        driver = driver_here()
-        self._shared_bytes = shared_bytes
+    def __init__(self, source: Path, name: str, options: Sequence[str]) -> None:
+        driver, binary = driver_here(), _compiled(source, tuple(options))
+        self._shared_bytes = shared_bytes(binary, name)
         module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
-        _check(driver.cuModuleLoadData(ctypes.byref(module), _compiled(source, tuple(options))))
+        _check(driver.cuModuleLoadData(ctypes.byref(module), binary))
         _check(driver.cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()))
         most_dynamic_shared_bytes = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        _check(driver.cuFuncSetAttribute(self._function, most_dynamic_shared_bytes, shared_bytes))
+        _check(driver.cuFuncSetAttribute(self._function, most_dynamic_shared_bytes, self._shared_bytes))
 
     def __call__(self, blocks: tuple[int, int], threads: int, *arguments: Argument, together: bool = False) -> None:
         """Launch it; `together`: all blocks run at the same time, or none does."""
@@ -141,3 +142,30 @@ def _compiled(source: Path, options: tuple[str, ...]) -> bytes:
     binary = ctypes.create_string_buffer(size.value)
     compiler.nvrtcGetCUBIN(program, binary)
     return binary.raw
+
+
+def shared_bytes(binary: bytes, kernel: str) -> int:
+    """Read how much shared memory a kernel needs from its compiled code, where hopper.cuh has SHARED_BYTES put it."""
+    wanted = f"{kernel}_shared_bytes".encode()
+    sections = _sections(binary)
+    for kind, offset, size, names in sections:
+        if kind != SYMBOLS:
+            continue
+        _, names_offset, names_size, _ = sections[names]
+        texts = binary[names_offset : names_offset + names_size]
+        for name, _, _, section, place, _ in struct.iter_unpack("<IBBHQQ", binary[offset : offset + size]):
+            if texts[name : texts.index(b"\0", name)] == wanted:
+                found: int = struct.unpack_from("<i", binary, sections[section][1] + place)[0]
+                return found
+    raise RuntimeError(f"The compiled code of kernel {kernel!r} does not say how much shared memory it needs.")
+
+
+SYMBOLS = 2  # SHT_SYMTAB
+
+
+def _sections(binary: bytes) -> list[tuple[int, int, int, int]]:
+    """Sections of an ELF file: kind, offset, size and link."""
+    (start,) = struct.unpack_from("<Q", binary, 0x28)
+    size, count = struct.unpack_from("<HH", binary, 0x3A)
+    headers = (struct.unpack_from("<IIQQQQI", binary, start + i * size) for i in range(count))
+    return [(kind, offset, length, link) for _, kind, _, _, offset, length, link in headers]

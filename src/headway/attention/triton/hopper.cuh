@@ -40,6 +40,9 @@ constexpr int TILE_BYTES = TILE * TILE * 2;  // 8 KiB: 64 rows of 128 bytes, 16-
 constexpr int COLS = (WIDTH + TILE - 1) / TILE;
 constexpr int SUMS_OF_ROWS = (WIDTH + 31) / 32 * 16;  // numbers of a thread, of 64 rows of such sums; whole 32 columns
 
+// How much shared memory a kernel needs, for those who launch it: cuda.py reads it from the compiled code.
+#define SHARED_BYTES(kernel, bytes) extern "C" __device__ const int kernel##_shared_bytes = bytes;
+
 // Every tile is read by the tensor cores from shared memory with the 128-byte swizzle, 1024 bytes for 8 rows: that is what
 // the upper half of a description says, always. The lower half is the address, in units of 16 bytes.
 __device__ __forceinline__ u32 describe(u32 address) { return ((address & 0x3FFFF) >> 4) | (1 << 16); }

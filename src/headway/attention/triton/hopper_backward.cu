@@ -43,6 +43,14 @@
 #define MORE "224"
 #endif
 
+#ifdef RELATIVE
+SHARED_BYTES(backward, AT_MODES + 16 + 2048)  // up to AT_ONES, which is rounded, and 1024 from there
+#elif defined(SUMS)
+SHARED_BYTES(backward, AT_LINES + 2 * LINES_BYTES)
+#else
+SHARED_BYTES(backward, AT_LINES)
+#endif
+
 extern "C" __global__ void __launch_bounds__(384, 1) backward(
     const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
     const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap grad_map,

@@ -52,6 +52,7 @@ constexpr int OF_SEGMENTS = TILE * 4;
 constexpr int OF_BIAS = OF_SEGMENTS + SEGMENTED * TILE * 4;
 constexpr int NUMBERS_BYTES = OF_BIAS + BIAS_BYTES;
 constexpr int AT_BARRIERS = AT_NUMBERS + STAGES * NUMBERS_BYTES;
+SHARED_BYTES(forward, AT_BARRIERS + 128)
 enum Barriers { KEYS_IN = 0, KEYS_OUT = STAGES, QUERIES_IN = 2 * STAGES };
 
 #ifdef BFLOAT16

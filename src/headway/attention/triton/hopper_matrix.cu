@@ -19,6 +19,7 @@ constexpr int NUMBERS_BYTES = 4 * BLOCK * 4;                 // lse, delta, nois
 constexpr int AT_NUMBERS = STAGES * STAGE_BYTES;             // (STAGES + 1,): still read when the tiles no longer are
 constexpr int AT_BIAS = AT_NUMBERS + (STAGES + 1) * NUMBERS_BYTES;  // (column tiles, groups)
 constexpr int AT_BARRIERS = AT_BIAS + 2 * BIAS_BYTES;
+SHARED_BYTES(matrix, AT_BARRIERS + 64)
 enum Barriers { IN = 0, OUT = STAGES, BIAS_IN = 2 * STAGES };
 
 // Groups take turns at the tensor cores: one multiplies while the other works on what it got.

@@ -5,6 +5,9 @@
 #include "hopper_pipes.cuh"
 #include "hopper_relative.cuh"
 
+SHARED_BYTES(rows, 4 * TILE_BYTES + TILE * STRIDE * 2 + TILE * 4)
+SHARED_BYTES(settle, 10 * TILE_BYTES + 2 * (TILE / 8 * KEPT * FRAGMENT * 2) + 16)
+
 // Before them: what scores near the diagonal look up, as queries meet the table of keys, gradients of the output that of
 // values; delta, and what lse and delta are to tiles at either end of the tables.
 extern "C" __global__ void __launch_bounds__(128) rows(

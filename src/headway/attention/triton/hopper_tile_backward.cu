@@ -14,6 +14,7 @@ constexpr int AT_DS = AT_WEIGHTS + 4 * TILE_BYTES;              // gradients of 
 constexpr int AT_BIAS = AT_DS + 4 * TILE_BYTES;                 // (tiles of keys, groups)
 constexpr int AT_NOISE = AT_BIAS + 2 * BIAS_BYTES;              // (STAGES,): of the keys
 constexpr int AT_BARRIERS = AT_NOISE + STAGES * NOISE_BYTES;
+SHARED_BYTES(tile_backward, AT_BARRIERS + 64)
 enum Barriers { IN = 0, OUT = STAGES, BIAS_IN = 2 * STAGES };
 
 // Those who pass weights and gradients of scores to one another: both groups, or each alone.

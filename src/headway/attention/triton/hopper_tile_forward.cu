@@ -7,6 +7,7 @@ constexpr int STAGE_BYTES = 6 * TILE_BYTES;                     // two tiles eac
 constexpr int AT_BIAS = STAGES * STAGE_BYTES;                   // (tiles of keys, groups)
 constexpr int AT_NOISE = AT_BIAS + 2 * BIAS_BYTES;              // (STAGES,): of the keys
 constexpr int AT_BARRIERS = AT_NOISE + STAGES * NOISE_BYTES;
+SHARED_BYTES(tile_forward, AT_BARRIERS + 64)
 enum Barriers { IN = 0, OUT = STAGES, BIAS_IN = 2 * STAGES };
 
 extern "C" __global__ void __launch_bounds__(384, 1) tile_forward(

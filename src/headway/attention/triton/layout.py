@@ -25,9 +25,9 @@ def for_gradients(q: Tensor, k: Tensor, v: Tensor, packed: bool) -> tuple[Tensor
 
 
 def gradients_like(q: Tensor, k: Tensor, v: Tensor, packed: bool) -> list[Tensor]:
-    """What an operator gives as the gradients of q, k and v; `packed`, the first is that of all, (B, L, 3, H, D)."""
+    """What an operator returns as the gradients of q, k and v; `packed`, one for all of them, (B, L, 3, H, D)."""
     if packed:
-        return [_beside(q), q.new_empty(0), q.new_empty(0)]
+        return [_beside(q)]
     return [rows_first(t, *t.shape[2:]) for t in (q, k, v)]
 
 

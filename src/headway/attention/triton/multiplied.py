@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from headway.attention.masking import Masking
-from headway.attention.triton import INSTALLED, INTERPRETED, parts_of
 from headway.attention.triton.layout import LOG2E
-from headway.attention.triton.tables import BLOCK, Parts, balanced, bias_matrix, highest, of_parts, summed
+from headway.attention.triton.tables import Parts, balanced, bias_matrix, highest, of_parts, parts_of, summed
 from headway.bias import Bias, Dense, LowRank, Toeplitz
+from headway.running import TRITON_INSTALLED as INSTALLED
+from headway.running import TRITON_INTERPRETED as INTERPRETED
 from headway.running import carries_tangents, is_transformed
 
 
@@ -21,7 +22,7 @@ class Multiplied(Dense):
 
     Paper:    none; the sum of the terms it was made of, as they are written
     Formula:  bias[0, h, i, j] = matrix[0, h, i, j]
-    Symbols:  matrix, (1, H|1, Lq, Lk);  tables, see `hopper.tables`
+    Symbols:  matrix, (1, H|1, Lq, Lk);  tables, see `Tables.fragments`
     Checked:  tests/unit/attention/test_multiplied.py, tests/gpu/test_multiplied.py
     """
 
@@ -43,9 +44,9 @@ def for_layers(
     from headway.attention.triton import hopper
     from headway.attention.triton.matrices import matrix_tables
 
-    one_tile = max(q_len, k_len) <= BLOCK
+    one_tile = hopper.is_tile(q_len, k_len)
     ranked = any(isinstance(term, LowRank) for term in bias.terms)
-    few = heads * q_len * k_len <= hopper.MOST_SCORES
+    few = hopper.multiplies_out(heads, q_len, k_len)
     if not (hopper.takes_kind(dtype, width, device) and (one_tile or (ranked and few))):
         return bias
     parts = parts_of(bias.terms)

@@ -1,4 +1,7 @@
-"""Launching the kernels, registered as torch operators so that `torch.compile` keeps them whole."""
+"""The torch operators that launch the kernels, forward and backward, so that `torch.compile` keeps them whole.
+
+Their arguments are a packed `Description`.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,10 @@ import torch.nn.functional as F
 import triton
 from torch import Tensor
 
-from headway.attention.triton import backward_kernels, diagonal_kernel, forward_kernel, hopper, short
+from headway.attention.triton import backward_kernels, diagonal_kernel, forward_kernel, short
 from headway.attention.triton.arguments import Call
+from headway.attention.triton.description import Description, Inputs, Kernels
+from headway.attention.triton.hopper import Hopper
 from headway.attention.triton.layout import (
     aligned,
     by_eight,
@@ -29,197 +34,160 @@ DIAGONAL_PROGRAMS = 4  # for each multiprocessor
 
 @torch.library.custom_op("headway::fused", mutates_args=(), device_types=None)
 def fused(
-    q: Tensor,  # (B, H, Lq, D)
-    k: Tensor,  # (B, Hk, Lk, D)
-    v: Tensor,  # (B, Hk, Lk, Dv)
-    qkv: Tensor | None,  # (B, L, 3, H, D): what they are views of, whose gradient is wanted in place of theirs
-    values: Tensor | None,  # (B|1, H|1, Lq + Lk - 1), a Toeplitz bias
-    left: Tensor | None,  # (B|1, H|1, Lq, R), a low-rank bias
-    right: Tensor | None,  # (B|1, H|1, Lk, R)
-    matrix: Tensor | None,  # (1, H|1, Lq, Lk), a dense bias; in tables
-    segments: Tensor | None,  # (H|1, 2), what a query of either segment adds for keys of segment 1; Hopper only
-    rows: Tensor | None,  # (H, B, Lq, by_eight(2 * reach + 1)), a score for each query and clipped offset
-    reach: int,
-    shift: int,  # position of the first query
-    weights: bool,  # whether the weights of each clipped offset are wanted
-    mask: Tensor | None,
-    causal: bool,
-    lengths: Tensor | None,
-    q_documents: Tensor | None,
-    k_documents: Tensor | None,
-    scale: float,
-    dropout: float,
-    noise: Tensor | None,  # (B, H, numbers of queries and keys) of 32 bits, for dropout; see `dropout_noise`
-    exact: bool,  # whether to return what rounding took from the output, for the gradients of shared factors
-    by: str,  # which kernels: "one tile", "hopper tile", "hopper" or "triton"
-    backward_by: str,
-    tables: list[Tensor],  # what they read of the bias, unless they are Triton's
-    backward_tables: list[Tensor],
+    tensors: list[Tensor], tables: list[Tensor], settings: list[int], scale: float, dropout: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # output, log2 of denominators (B, H, Lq), weights of offsets, rest
-    call = Call(q, k, v, left, right, mask, causal, lengths, q_documents, k_documents, scale, dropout, noise)
-    q, k, v = call.q, call.k, call.v
-    if by == "one tile":
-        return *short.forward(call, tables), q.new_empty(0), q.new_empty(0)
-    out = rows_first(q, q.shape[2], v.shape[3])
-    rest = torch.empty_like(out) if exact else q.new_empty(0)
+    description = Description.unpacked(tensors, tables, settings, scale, dropout)
+    call = Call(description)
+    if description.kernels is Kernels.ONE_TILE:
+        return *short.forward(call), call.q.new_empty(0), call.q.new_empty(0)
+    out, lse, of_offsets, rest = _empty_outputs(description, call.q)
+    if description.kernels is Kernels.HOPPER_TILE:
+        Hopper(call).tile_forward(out, lse)
+    elif description.kernels is Kernels.HOPPER:
+        Hopper(call).forward(out, rest if description.exact else None, lse)
+    else:
+        _general_forward(call, out, rest, lse, of_offsets)
+    return out, lse, of_offsets, rest
+
+
+def _empty_outputs(description: Description, q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    out = rows_first(q, q.shape[2], description.inputs.v.shape[3])
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
-    of_offsets = _weights_like(q, reach, exact).zero_() if weights else q.new_empty(0)
-    if by == "hopper tile":
-        hopper.Hopper(call, tables, segments=False).tile_forward(out, lse)
-        return out, lse, of_offsets, rest
-    if by == "hopper":
-        hopper.Hopper(call, tables, segments is not None).forward(out, rest if exact else None, lse)
-        return out, lse, of_offsets, rest
+    of_offsets = q.new_empty(0)
+    if description.weights:
+        size = (q.shape[1], q.shape[0], q.shape[2], by_eight(2 * description.reach + 1))
+        of_offsets = q.new_empty(size, dtype=torch.float32 if description.exact else q.dtype)
+    return out, lse, of_offsets, torch.empty_like(out) if description.exact else q.new_empty(0)
+
+
+def _general_forward(call: Call, out: Tensor, rest: Tensor, lse: Tensor, of_offsets: Tensor) -> None:
+    q, k, v = call.q, call.k, call.v
+    of_offsets.zero_()
     setting = call.config("forward")
     grid = (triton.cdiv(q.shape[2], setting["BLOCK_Q"]) * q.shape[0] * q.shape[1],)
     forward_kernel.forward_kernel[grid](
         q, k, v, out, rest, lse, of_offsets, *strides(q, k, v),
-        *call.toeplitz(values, "rows", setting), *call.bias(rows, reach, shift), *call.masks, *call.sizes,
-        REST=exact, EDGES=call.edges(1, setting["BLOCK_K"]), **call.flags(values, rows, weights), **setting,
+        *call.toeplitz("rows", setting), *call.bias(), *call.masks, *call.sizes,
+        REST=call.description.exact, EDGES=call.edges(1, setting["BLOCK_K"]), **call.flags, **setting,
     )  # fmt: skip
-    return out, lse, of_offsets, rest
 
 
 @torch.library.custom_op("headway::fused_backward", mutates_args=(), device_types=None)
 def fused_backward(
-    grad: Tensor,
-    grad_weights: Tensor | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    of_offsets: Tensor,
-    rest: Tensor,
-    values: Tensor | None,
-    left: Tensor | None,
-    right: Tensor | None,
-    matrix: Tensor | None,
-    segments: Tensor | None,
-    rows: Tensor | None,
-    reach: int,
-    shift: int,
-    mask: Tensor | None,
-    causal: bool,
-    lengths: Tensor | None,
-    q_documents: Tensor | None,
-    k_documents: Tensor | None,
+    grads: list[Tensor],  # of the output, and perhaps of the weights of offsets
+    outputs: list[Tensor],  # what `fused` returned
+    tensors: list[Tensor],
+    tables: list[Tensor],
+    settings: list[int],
     scale: float,
     dropout: float,
-    noise: Tensor | None,
-    packed: bool,  # whether the gradient of qkv is wanted, in place of that of q; by Hopper kernels
-    learned: list[bool],  # whether gradients are wanted: of values, of left and right, of matrix
-    by: str,
-    tables: list[Tensor],
-) -> tuple[
-    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
-]:  # of q, k, v, values, left, right, matrix, segments, rows
-    call = Call(q, k, v, left, right, mask, causal, lengths, q_documents, k_documents, scale, dropout, noise)
-    q, k, v, grad = call.q, call.k, call.v, aligned(grad)
-    weights = of_offsets.numel() > 0
-    parts = Parts(values, left, right, matrix)
-    wanted = Parts(*(part if of else None for part, of in zip(parts, _each(learned), strict=True)))
-    if by == "one tile":
-        *grads, total = short.backward(call, tables, grad, lse, wanted.given)
-        return _shaped(call, grads, _of_total(parts, learned, total, q.dtype), wanted)
-    batch, heads, q_len, _ = q.shape
-    k_len, v_width = v.shape[2:]
-    whole, grads = for_gradients(q, k, v, packed)
-    dq, dk, dv = grads
-    if by == "hopper tile":
-        fast = hopper.Hopper(call, tables, segments=False)
-        total = fast.tile_backward(grad, lse, dq, dk, dv, wanted.given)
-        return _shaped(call, grads, _of_total(parts, learned, total, q.dtype), wanted, whole=whole)
-    pairs = batch * heads
+) -> list[Tensor]:  # the gradients of `Description.wanted`
+    description = Description.unpacked(tensors, tables, settings, scale, dropout)
+    out, lse, of_offsets, rest = outputs
+    call, grad, wanted = Call(description), aligned(grads[0]), description.wanted
+    inputs, q, k, v = description.inputs, call.q, call.k, call.v
+    learned = any(name in wanted for name in Parts._fields)
+    if description.kernels is Kernels.ONE_TILE:
+        dq, dk, dv, total = short.backward(call, grad, lse, learned)
+        return _in_order(call, {"q": dq, "k": dk, "v": dv, **_of_total(call, total)})
+    whole, (dq, dk, dv) = for_gradients(q, k, v, inputs.qkv is not None)
+    found: dict[str, Tensor | None] = {"q": dq, "k": dk, "v": dv, "qkv": whole}
+    if description.kernels is Kernels.HOPPER_TILE:
+        total = Hopper(call).tile_backward(grad, lse, dq, dk, dv, learned)
+        return _in_order(call, {**found, **_of_total(call, total)})
     delta = torch.empty_like(lse)
-    backward_kernels.delta_kernel[(triton.cdiv(q_len, 64) * pairs,)](
-        out, rest, grad, delta, *strides(grad), heads, q_len,
-        REST=rest.numel() > 0, BLOCK=64, WIDTH_V=v_width, BLOCK_V=whole_width(v_width),
+    backward_kernels.delta_kernel[(triton.cdiv(q.shape[2], 64) * q.shape[0] * q.shape[1],)](
+        out, rest, grad, delta, *strides(grad), q.shape[1], q.shape[2],
+        REST=rest.numel() > 0, BLOCK=64, WIDTH_V=v.shape[3], BLOCK_V=whole_width(v.shape[3]),
     )  # fmt: skip
-    if by == "hopper":
-        fast = hopper.Hopper(call, tables, segments is not None, learned[0])
-        dvalues, dsegments = fast.backward(grad, lse, delta, dq, dk, dv)
-        of_bias = Parts(dvalues)
-        if fast.kind == "matrix":
-            total = fast.bias_grad(grad, lse, delta) if wanted.given else None
-            of_bias = _of_total(parts, learned, total, q.dtype)
-        return _shaped(call, grads, of_bias, wanted, segments, dsegments, whole=whole)
+    if description.kernels is Kernels.HOPPER:
+        hopper = Hopper(call, sums="values" in wanted)
+        found["values"], of_steps = hopper.backward(grad, lse, delta, dq, dk, dv)
+        found["segments"] = None if of_steps is None else of_steps[None]
+        if description.tables.fragments is not None and learned:
+            found |= _of_total(call, hopper.bias_grad(grad, lse, delta))
+        return _in_order(call, found)
+    grad_weights = None if len(grads) == 1 else grads[1]
+    return _in_order(call, found | _general_backward(call, grad, grad_weights, of_offsets, lse, delta, dq, dk, dv))
 
+
+def _general_backward(
+    call: Call,
+    grad: Tensor,
+    grad_weights: Tensor | None,
+    of_offsets: Tensor,
+    lse: Tensor,
+    delta: Tensor,
+    dq: Tensor,  # this, dk and dv are written
+    dk: Tensor,
+    dv: Tensor,
+) -> dict[str, Tensor | None]:  # the gradients of the bias, for each sequence and head
+    q, k, v, rows = call.q, call.k, call.v, call.description.inputs.rows
+    batch, heads, q_len, _ = q.shape
+    k_len = k.shape[2]
     to_weights = call.nothing
-    if weights:
+    if call.description.weights:
         to_weights = torch.zeros_like(of_offsets) if grad_weights is None else grad_weights.contiguous()
         delta += (to_weights.float() * of_offsets.float()).sum(-1).transpose(0, 1)
     columns = whole_width(call.rank) if call.rank > 0 else 0
-    dleft, dright = (q.new_empty(batch, heads, rows, columns, dtype=torch.float32) for rows in (q_len, k_len))
+    dleft, dright = (q.new_empty(batch, heads, length, columns, dtype=torch.float32) for length in (q_len, k_len))
     drows = call.nothing if rows is None else torch.zeros_like(rows, memory_format=torch.contiguous_format)
     before = (q, k, v, grad, to_weights, lse, delta)
-    bias, flags = call.bias(rows, reach, shift), call.flags(values, rows, weights)
+    bias, flags = call.bias(), call.flags
 
     setting = call.config("key")
-    grid = (triton.cdiv(k_len, setting["BLOCK_K"]) * pairs,)
+    grid = (triton.cdiv(k_len, setting["BLOCK_K"]) * batch * heads,)
     backward_kernels.key_kernel[grid](
-        *before, dk, dv, dright, *strides(q, k, v, grad), *call.toeplitz(values, "columns", setting), *bias,
+        *before, dk, dv, dright, *strides(q, k, v, grad), *call.toeplitz("columns", setting), *bias,
         *call.masks, *call.sizes, EDGES=call.edges(setting["BLOCK_Q"], setting["BLOCK_K"]), **flags, **setting,
     )  # fmt: skip
     setting = call.config("query")
-    grid = (triton.cdiv(q_len, setting["BLOCK_Q"]) * pairs,)
+    grid = (triton.cdiv(q_len, setting["BLOCK_Q"]) * batch * heads,)
     backward_kernels.query_kernel[grid](
-        *before, dq, dleft, drows, *strides(q, k, v, grad), *call.toeplitz(values, "rows", setting), *bias,
+        *before, dq, dleft, drows, *strides(q, k, v, grad), *call.toeplitz("rows", setting), *bias,
         *call.masks, *call.sizes, EDGES=call.edges(1, setting["BLOCK_K"]), **flags, **setting,
     )  # fmt: skip
     dvalues = None
-    if values is not None and learned[0]:
-        dvalues = _toeplitz_grad(call, values, before, bias, flags)
-    of_bias = Parts(dvalues, dleft[..., : call.rank], dright[..., : call.rank])
-    return _shaped(call, grads, of_bias, wanted, drows=None if rows is None else drows)
+    if "values" in call.description.wanted:
+        dvalues = _toeplitz_grad(call, before, bias, flags)
+    return {"values": dvalues, "left": dleft[..., : call.rank], "right": dright[..., : call.rank], "rows": drows}
 
 
-def _each(learned: list[bool]) -> list[bool]:  # of every part
-    of_values, of_factors, of_matrix = learned
-    return [of_values, of_factors, of_factors, of_matrix]
+def _parts(inputs: Inputs) -> Parts:
+    return Parts(inputs.values, inputs.left, inputs.right, inputs.matrix)
 
 
-def _of_total(parts: Parts, learned: list[bool], total: Tensor | None, dtype: torch.dtype) -> Parts:
-    return Parts() if total is None else of_parts(parts, learned, total, dtype)
+def _of_total(call: Call, total: Tensor | None) -> dict[str, Tensor | None]:
+    """The gradients of a bias that the batch shares, from that of its matrix, (H, Lq, Lk)."""
+    if total is None:
+        return {}
+    wanted = call.description.wanted
+    learned = [name in wanted for name in ("values", "left", "matrix")]
+    return of_parts(_parts(call.description.inputs), learned, total, call.q.dtype)._asdict()
 
 
-def _shaped(
-    call: Call,
-    grads: Sequence[Tensor],  # of q; of k and v for each query head
-    of_bias: Parts,  # for each sequence and head
-    like: Parts,  # of the bias, where it is learned
-    segments: Tensor | None = None,
-    dsegments: Tensor | None = None,  # (H, 2)
-    drows: Tensor | None = None,
-    whole: Tensor | None = None,  # where the gradients of q, k and v are views of one tensor, which is given for them
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Sum what was shared; empty where there is nothing (an operator may not return one tensor twice)."""
-    dq, dk, dv = grads
-    if of_bias.values is not None and call.q.shape[2] > call.k.shape[2]:
-        of_bias = of_bias._replace(values=balanced(of_bias.values, call.q.shape[2], call.k.shape[2]))
+def _in_order(call: Call, found: dict[str, Tensor | None]) -> list[Tensor]:
+    """Of all gradients those that are wanted, summed over what was shared: the batch, heads, groups of query heads."""
+    description, q_len, k_len = call.description, call.q.shape[2], call.k.shape[2]
     groups = call.q.shape[1] // call.k.shape[1]
-    if groups > 1:
-        dk, dv = (summed_groups(t, groups) for t in (dk, dv))
-    if whole is not None:
-        dq, dk, dv = whole, call.q.new_empty(0), call.q.new_empty(0)
-    dvalues, dleft, dright, dmatrix = (
-        call.q.new_empty(0) if part is None or grad is None else summed(grad, part)
-        for grad, part in zip(of_bias, like, strict=True)
-    )
-    of_segments = call.q.new_empty(0)
-    if segments is not None and dsegments is not None:
-        of_segments = summed(dsegments[None], segments[None])[0]
-    of_rows = call.q.new_empty(0) if drows is None else drows
-    return dq, dk, dv, dvalues, dleft, dright, dmatrix, of_segments, of_rows
-
-
-def _weights_like(q: Tensor, reach: int, exact: bool) -> Tensor:
-    size = (q.shape[1], q.shape[0], q.shape[2], by_eight(2 * reach + 1))
-    return q.new_empty(size, dtype=torch.float32 if exact else q.dtype)
+    grads = []
+    for name in description.wanted:
+        grad, given = found[name], getattr(description.inputs, name)
+        assert grad is not None, name
+        if name in ("k", "v") and groups > 1:
+            grad = summed_groups(grad, groups)
+        elif name == "values" and q_len > k_len:
+            grad = balanced(grad, q_len, k_len)
+        if name in Parts._fields:
+            grad = summed(grad, given)
+        elif name == "segments":
+            grad = summed(grad, given[None])[0]
+        grads.append(grad)
+    return grads
 
 
 def _toeplitz_grad(
-    call: Call, values: Tensor, before: tuple[Tensor, ...], bias: tuple[Any, ...], flags: dict[str, Any]
+    call: Call, before: tuple[Tensor, ...], bias: tuple[Any, ...], flags: dict[str, Any]
 ) -> Tensor:  # (B|1, H, Lq + Lk - 1)
     batch, heads, q_len, _ = call.q.shape
     k_len = call.k.shape[2]
@@ -227,6 +195,8 @@ def _toeplitz_grad(
     block = min(setting.pop("BLOCK_Q"), setting.pop("BLOCK_K"))
     blocks_q, blocks_k = triton.cdiv(q_len, block), triton.cdiv(k_len, block)
     diagonals = blocks_q + blocks_k - 1
+    values = call.description.inputs.values
+    assert values is not None
     groups = values.shape[0]  # 1 where the batch shares the bias
     together = batch // groups
     programs = DIAGONAL_PROGRAMS * call.multiprocessors // (diagonals * heads * groups)
@@ -234,7 +204,7 @@ def _toeplitz_grad(
     sums = call.q.new_empty(groups, heads, diagonals, chunks, 2, 2, block, dtype=torch.float32)
     diagonal_kernel.diagonal_kernel[(diagonals * chunks, heads, groups)](
         *before, sums, *strides(*before[:4]),
-        *call.toeplitz(values, "rows", {"BLOCK_Q": block, "BLOCK_K": block}), *bias, *call.masks,
+        *call.toeplitz("rows", {"BLOCK_Q": block, "BLOCK_K": block}), *bias, *call.masks,
         *call.sizes, batch, together, chunks,
         EDGES=call.edges(block, block), BLOCK=block,
         **{name: flag for name, flag in flags.items() if name != "TOEPLITZ"}, **setting,
@@ -242,72 +212,52 @@ def _toeplitz_grad(
     # (G, H, diagonals, half, 2, block): of offsets below and from `gap * block` on, for the upper rows; for the lower
     # rows the same from half a block less on.
     upper, lower = sums.sum(3).unbind(3)
-    total = F.pad(_in_order(upper), (block // 2, 0)) + F.pad(_in_order(lower), (0, block // 2))
+    total = F.pad(_along_offsets(upper), (block // 2, 0)) + F.pad(_along_offsets(lower), (0, block // 2))
     first = blocks_q * block - (q_len - 1) + block // 2  # where offset -(Lq - 1) stands
     return total[..., first : first + q_len + k_len - 1]
 
 
-def _in_order(sums: Tensor) -> Tensor:  # (G, H, diagonals, 2, block) -> (G, H, (diagonals + 1) * block)
+def _along_offsets(sums: Tensor) -> Tensor:  # (G, H, diagonals, 2, block) -> (G, H, (diagonals + 1) * block)
     low, high = sums.unbind(3)
     return (F.pad(low, (0, 0, 0, 1)) + F.pad(high, (0, 0, 1, 0))).flatten(2)
 
 
 @fused.register_fake
-def _(q, k, v, qkv, values, left, right, matrix, segments, rows, reach, shift, weights, *rest):  # type: ignore[no-untyped-def]
-    out = rows_first(q, q.shape[2], v.shape[3])
-    of_offsets = _weights_like(q, reach, rest[-5]) if weights else q.new_empty(0)
-    exact = torch.empty_like(out) if rest[-5] else q.new_empty(0)
-    return out, q.new_empty(q.shape[:3], dtype=torch.float32), of_offsets, exact
+def _(tensors, *packed):  # type: ignore[no-untyped-def]
+    return _empty_outputs(Description.unpacked(tensors, *packed), tensors[0])
 
 
 @fused_backward.register_fake
-def _(grad, grad_weights, q, k, v, out, lse, of_offsets, rest, values, left, right, matrix, segments, rows, *others):  # type: ignore[no-untyped-def]
-    wanted = [*_each(others[-3]), True, True]
-    of_bias = [
-        q.new_empty(0) if t is None or not want else torch.empty_like(t, memory_format=torch.contiguous_format)
-        for t, want in zip((values, left, right, matrix, segments, rows), wanted, strict=True)
-    ]
-    return *gradients_like(q, k, v, others[-4]), *of_bias
+def _(grads, outputs, *packed):  # type: ignore[no-untyped-def]
+    description = Description.unpacked(*packed)
+    inputs = description.inputs
+    of_inputs = gradients_like(*inputs[:3], inputs.qkv is not None)
+    names = description.wanted[len(of_inputs) :]
+    return of_inputs + [torch.empty_like(getattr(inputs, n), memory_format=torch.contiguous_format) for n in names]
 
 
 def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    q, k, v, qkv, values, left, right, matrix, segments, rows, reach, shift, _, mask, causal, lengths, *others = inputs
-    q_documents, k_documents, scale, dropout, noise, _, _, backward_by, tables, backward_tables = others
-    ctx.save_for_backward(
-        q, k, v, *output, values, left, right, matrix, segments, rows, mask, lengths, q_documents, k_documents, noise,
-        *backward_tables,
-    )  # fmt: skip
-    learned = [
-        any(part is not None and part.requires_grad for part in parts)
-        for parts in ((values,), (left, right), (matrix,))
-    ]
-    ctx.settings = reach, shift, causal, scale, dropout, qkv is not None, learned, backward_by, len(tables)
+    description = Description.unpacked(*inputs).with_gradients()
+    description = description._replace(tables=description.tables._replace(matrix=None))  # which goes forward alone
+    ctx.lists = len(inputs[0]), len(inputs[1])
+    tensors, tables, *ctx.settings = description.packed()
+    ctx.save_for_backward(*output, *tensors, *tables)
     ctx.mark_non_differentiable(output[1], output[3])
     ctx.set_materialize_grads(False)
 
 
 def _differentiate(ctx, grad, _lse, grad_weights, _rest):  # type: ignore[no-untyped-def]
-    q, k, v, out, lse, of_offsets, rest, values, left, right, matrix, segments, rows, *others = ctx.saved_tensors
-    mask, lengths, q_documents, k_documents, noise, *tables = others
-    reach, shift, causal, scale, dropout, packed, learned, backward_by, forward_tables = ctx.settings
-    of_tables = [None] * forward_tables, [None] * len(tables)
+    count, of_tables = ctx.lists
+    saved = ctx.saved_tensors
+    outputs, packed = list(saved[:4]), (list(saved[4 : 4 + count]), list(saved[4 + count :]), *ctx.settings)
     if grad is None and grad_weights is None:
-        return *(None,) * 24, *of_tables
-    if grad is None:
-        grad = torch.zeros_like(out)
-    dq, dk, dv, *grads = fused_backward(
-        grad, grad_weights, q, k, v, out, lse, of_offsets, rest, values, left, right, matrix, segments, rows,
-        reach, shift, mask, causal, lengths, q_documents, k_documents, scale, dropout, noise, packed, learned,
-        backward_by, tables,
-    )  # fmt: skip
-    given = (values, left, right, matrix, segments, rows)
-    wanted = [*_each(learned), True, True]
-    of_bias = (g if t is not None and want else None for g, t, want in zip(grads, given, wanted, strict=True))
-    of_inputs = (None, None, None, dq) if packed else (dq, dk, dv, None)
-    return *of_inputs, *of_bias, *(None,) * 14, *of_tables
+        return [None] * count, [None] * of_tables, None, None, None
+    grads = [torch.zeros_like(outputs[0]) if grad is None else grad, *([] if grad_weights is None else [grad_weights])]
+    found = Description.unpacked(*packed).in_order(fused_backward(grads, outputs, *packed))
+    return found, [None] * of_tables, None, None, None
 
 
-def no_second(ctx, *grads):  # type: ignore[no-untyped-def]
+def no_second(ctx: Any, *grads: Any) -> Sequence[Any]:
     raise NotImplementedError(
         "attention: the fused kernels have no second derivative. Use backend='eager', which is differentiable twice."
     )

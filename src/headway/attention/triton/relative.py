@@ -13,7 +13,7 @@ import triton
 from torch import Tensor
 
 from headway.attention.triton import cuda, hopper
-from headway.attention.triton.hopper import TILE_BYTES
+from headway.attention.triton.description import Description
 from headway.attention.triton.layout import aligned, for_gradients, gradients_like, rows_first, strides, summed_groups
 from headway.attention.triton.op import no_second
 from headway.attention.triton.tables import BLOCK, TILE
@@ -24,11 +24,6 @@ LONGEST_REACH = (TILE - MARGIN - 1) // 2
 ROWS_PROGRAMS, SETTLE_PROGRAMS = 4, 2  # for each multiprocessor
 NO_BIAS = (0,) * 7  # where both kernels have strides and sizes of a table, of segments and of factors
 FEWEST_KEYS = 2  # of one, the gradient of q is 0, and what the output lost by rounding would be left in these kernels
-
-
-def _stride(reach: int) -> int:
-    """From one query's numbers to the next one's, as hopper_relative.cuh has it."""
-    return (2 * reach + 12) // 16 * 16 + 9
 
 
 def _fragments(reach: int, begin: int) -> tuple[int, int]:
@@ -44,71 +39,47 @@ def _places(reach: int) -> int:
 
 @torch.library.custom_op("headway::fused_relative", mutates_args=(), device_types=None)
 def fused_relative(
-    q: Tensor,  # (B, H, Lq, 64), half precision
-    k: Tensor,  # (B, Hk, Lk, 64)
-    v: Tensor,  # (B, Hk, Lk, 64)
-    qkv: Tensor | None,  # (B, L, 3, H, 64): what they are views of, whose gradient is wanted in place of theirs
-    key_table: Tensor | None,  # (H, 2 * reach + 1, 64) float32, scaled as q . k is
-    value_table: Tensor | None,
-    key_places: Tensor | None,  # the same as the kernels read them (`in_places`), in the type of q
-    value_places: Tensor | None,
-    reach: int,
-    begin: int,  # position of the first query
-    causal: bool,
-    lengths: Tensor | None,
-    scale: float,
-    dropout: float,
-    noise: Tensor | None,
-    learned: bool,  # whether there will be a backward pass
+    tensors: list[Tensor], tables: list[Tensor], settings: list[int], scale: float, dropout: float
 ) -> tuple[Tensor, Tensor, Tensor]:  # output, log2 of denominators (B, H, Lq), weights of places (B, H, Lq, places)
-    out = rows_first(q, q.shape[2], v.shape[3])
-    lse = q.new_empty(q.shape[:3], dtype=torch.float32)
-    q, k, v = (aligned(t) for t in (q, k, v))
-    call = _Call(q, k, key_places, value_places, reach, begin, causal, lengths, scale, dropout, noise)
-    of_places = _of_places(q, reach, learned)
-    stages = 3 if reach > 16 else 4
-    shared = (4 + 2 * stages) * TILE_BYTES + 4 * TILE * _stride(reach) + stages * TILE * 4 + 128
+    description = Description.unpacked(tensors, tables, settings, scale, dropout)
+    call = _Call(description)
+    q, k, v = call.q, call.k, call.v
+    out, lse, of_places = _empty_outputs(description, q)
     call.run(
-        "forward", (q.shape[0] * triton.cdiv(q.shape[2], BLOCK), q.shape[1]), 2 * BLOCK, shared,
+        "forward", (q.shape[0] * triton.cdiv(q.shape[2], BLOCK), q.shape[1]), 2 * BLOCK,
         *(cuda.tensor_map(t) for t in (q, k, v, q, k)), *call.tables, None, call.lengths, None, None, out, None, lse,
-        of_places, *call.sizes[:-1], *NO_BIAS, begin,
-        flags=("-DPLAIN", *(["-DWEIGHTS"] if learned else [])),
+        of_places, *call.sizes[:-1], *NO_BIAS, description.shift,
+        flags=("-DPLAIN", *(["-DWEIGHTS"] if description.weights else [])),
     )  # fmt: skip
     return out, lse, of_places
 
 
-def _of_places(q: Tensor, reach: int, learned: bool) -> Tensor:
-    return q.new_empty(*q.shape[:3], _places(reach)) if learned else q.new_empty(0)
+def _empty_outputs(description: Description, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    out = rows_first(q, q.shape[2], description.inputs.v.shape[3])
+    lse = q.new_empty(q.shape[:3], dtype=torch.float32)
+    places = (*q.shape[:3], _places(description.reach)) if description.weights else (0,)
+    return out, lse, q.new_empty(places)
 
 
 @torch.library.custom_op("headway::fused_relative_backward", mutates_args=(), device_types=None)
 def fused_relative_backward(
     grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    weights: Tensor,  # of places
-    key_table: Tensor | None,
-    value_table: Tensor | None,
-    key_places: Tensor | None,
-    value_places: Tensor | None,
-    reach: int,
-    begin: int,
-    causal: bool,
-    lengths: Tensor | None,
+    outputs: list[Tensor],  # what `fused_relative` returned
+    tensors: list[Tensor],
+    tables: list[Tensor],
+    settings: list[int],
     scale: float,
     dropout: float,
-    noise: Tensor | None,
-    packed: bool,  # whether the gradient of qkv is wanted, in place of that of q
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # of q, k, v and the given tables (1 or 2, H, 2 * reach + 1, 64)
-    grad, q, k, v = (aligned(t) for t in (grad, q, k, v))
-    call = _Call(q, k, key_places, value_places, reach, begin, causal, lengths, scale, dropout, noise)
+) -> list[Tensor]:  # of q, k and v, or of qkv, and of the given tables together (1 or 2, H, 2 * reach + 1, 64)
+    description = Description.unpacked(tensors, tables, settings, scale, dropout)
+    call, grad = _Call(description), aligned(grad)
+    out, lse, weights = outputs
+    q, k, v = call.q, call.k, call.v
+    reach, begin = description.reach, description.shift
     batch, heads, q_len, _ = q.shape
     k_len = k.shape[2]
-    whole, (dq, dk, dv) = for_gradients(q, k, v, packed)
-    if lengths is not None:  # blocks of keys that nobody sees are left out
+    whole, (dq, dk, dv) = for_gradients(q, k, v, description.inputs.qkv is not None)
+    if call.lengths is not None:  # blocks of keys that nobody sees are left out
         dk.zero_()
         dv.zero_()
     tiles, phase = triton.cdiv(q_len, TILE), (f"-DPHASE={begin % 8}",)
@@ -118,20 +89,17 @@ def fused_relative_backward(
     shares, sums_q, counters = hopper.for_sums(q, k_len, call.multiprocessors)
     slots, teams, _ = shares
     dscores = row_sums = None
-    if key_table is not None:
+    if description.inputs.key_table is not None:
         dscores = q.new_empty(batch, heads, tiles, 8, kept, 64)
         row_sums = q.new_empty(batch, heads, teams * 2, 2, tiles * TILE, dtype=torch.float32)
     call.run(
         "relative", (call.programs(ROWS_PROGRAMS) * heads, 1), BLOCK,
-        4 * TILE_BYTES + 2 * TILE * _stride(reach) + 4 * TILE,
         q, grad, out, lse, *call.tables, *looked_up, delta, ends, row_sums,
         *strides(q, grad), teams * 2, batch, *call.sizes,
         name="rows", flags=phase,
     )  # fmt: skip
-    stages = 2 if seen > 7 else 3  # of queries, as hopper_backward.cu has it
     call.run(
         "backward", (slots * heads * teams, 1), 3 * BLOCK,
-        (16 + 2 * stages) * TILE_BYTES + stages * (6 * TILE * 4 + 2 * TILE * 16 * seen) + 176 + 2048,
         *(cuda.tensor_map(t) for t in (q, k, v, grad)), lse, delta, None, call.lengths, None, None, None,
         dq, dk, dv, sums_q, counters, None, None, *looked_up, ends, dscores, row_sums, begin,
         batch, *call.sizes[:-1], *NO_BIAS, *shares, hopper.heads_apart(dq),
@@ -141,40 +109,30 @@ def fused_relative_backward(
     given = sum(table is not None for table in call.tables)
     sums = q.new_empty(given, heads, programs, 2 * reach + 1, TILE, dtype=torch.float32)
     call.run(
-        "relative", (programs * heads, 1), BLOCK, 10 * TILE_BYTES + 2 * TILE * 16 * kept + 16,
+        "relative", (programs * heads, 1), BLOCK,
         *(cuda.tensor_map(t) for t in (q, grad, dq, weights)), dscores, row_sums,
         call.tables[0], call.lengths, dq, sums, hopper.heads_apart(dq), teams * 2, batch, *call.sizes,
         name="settle", flags=phase,
     )  # fmt: skip
     if whole is not None:
-        return whole, q.new_empty(0), q.new_empty(0), sums.sum(2)
+        return [whole, sums.sum(2)]
     groups = heads // k.shape[1]
     if groups > 1:
         dk, dv = (summed_groups(t, groups) for t in (dk, dv))
-    return dq, dk, dv, sums.sum(2)
+    return [dq, dk, dv, sums.sum(2)]
 
 
 class _Call:
     """What the kernels share."""
 
-    def __init__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        key_places: Tensor | None,
-        value_places: Tensor | None,
-        reach: int,
-        begin: int,
-        causal: bool,
-        lengths: Tensor | None,
-        scale: float,
-        dropout: float,
-        noise: Tensor | None,
-    ) -> None:
-        self.q, self.last = q, (scale, noise, dropout)
-        self.tables, self.lengths = (key_places, value_places), lengths
-        self.sizes = (q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2], int(causal), begin)
-        self.flags = [f"-DREACH={reach}", *(["-DDROPOUT"] if dropout > 0 else [])]
+    def __init__(self, description: Description) -> None:
+        inputs = description.inputs
+        q, k, _ = self.q, self.k, self.v = [aligned(t) for t in inputs[:3]]
+        self.last = description.scale, inputs.noise, description.dropout
+        self.tables, self.lengths = (description.tables.key_places, description.tables.value_places), inputs.lengths
+        lengths = q.shape[2], k.shape[2]
+        self.sizes = (q.shape[1], q.shape[1] // k.shape[1], *lengths, int(description.causal), description.shift)
+        self.flags = [f"-DREACH={description.reach}", *(["-DDROPOUT"] if description.dropout > 0 else [])]
         given = zip(("-DKEYS", "-DVALUES"), self.tables, strict=True)
         self.flags += [flag for flag, table in given if table is not None]
         self.multiprocessors = torch.cuda.get_device_properties(q.device).multi_processor_count
@@ -189,7 +147,6 @@ class _Call:
         file: str,
         blocks: tuple[int, int],
         threads: int,
-        shared_bytes: int,
         *arguments: cuda.Argument,
         name: str | None = None,
         flags: tuple[str, ...] = (),
@@ -197,9 +154,7 @@ class _Call:
     ) -> None:
         device = self.q.device
         with torch.cuda.device(device):
-            run = hopper.kernel(
-                f"hopper_{file}.cu", name or file, shared_bytes, device.index, self.q.dtype, *self.flags, *flags
-            )
+            run = hopper.kernel(f"hopper_{file}.cu", name or file, device.index, self.q.dtype, *self.flags, *flags)
             run(blocks, threads, *arguments, *self.last, together=together)
 
 
@@ -209,36 +164,33 @@ def in_places(table: Tensor) -> Tensor:  # (H, 2 * reach + 1, 64) -> (H, 64, 64)
 
 
 @fused_relative.register_fake
-def _(q, k, v, qkv, key_table, value_table, key_places, value_places, reach, *rest):  # type: ignore[no-untyped-def]
-    out, lse = rows_first(q, q.shape[2], v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
-    return out, lse, _of_places(q, reach, rest[-1])
+def _(tensors, *packed):  # type: ignore[no-untyped-def]
+    return _empty_outputs(Description.unpacked(tensors, *packed), tensors[0])
 
 
 @fused_relative_backward.register_fake
-def _(grad, q, k, v, out, lse, weights, key_table, value_table, *rest):  # type: ignore[no-untyped-def]
-    of_tables = torch.stack([t for t in (key_table, value_table) if t is not None])
-    return *gradients_like(q, k, v, rest[-1]), of_tables
+def _(grad, outputs, *packed):  # type: ignore[no-untyped-def]
+    inputs = Description.unpacked(*packed).inputs
+    of_tables = torch.stack([t for t in (inputs.key_table, inputs.value_table) if t is not None])
+    return [*gradients_like(*inputs[:3], inputs.qkv is not None), of_tables]
 
 
 def _save(ctx: Any, inputs: Any, output: Any) -> None:
-    q, k, v, qkv, *tables, reach, begin, causal, lengths, scale, dropout, noise, _ = inputs
-    ctx.save_for_backward(q, k, v, *output, *tables, lengths, noise)
-    ctx.settings = reach, begin, causal, scale, dropout, qkv is not None
+    description = Description.unpacked(*inputs).with_gradients()
+    ctx.lists = len(inputs[0]), len(inputs[1])
+    tensors, tables, *ctx.settings = description.packed()
+    ctx.save_for_backward(*output, *tensors, *tables)
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)  # zeros for what is not differentiable
 
 
-def _differentiate(ctx: Any, grad: Tensor, _lse: Any, _weights: Any) -> tuple[Tensor | None, ...]:
-    *tensors, key_table, value_table, key_places, value_places, lengths, noise = ctx.saved_tensors
-    reach, begin, causal, scale, dropout, packed = ctx.settings
-    dq, dk, dv, of_tables = fused_relative_backward(
-        grad, *tensors, key_table, value_table, key_places, value_places,
-        reach, begin, causal, lengths, scale, dropout, noise, packed,
-    )  # fmt: skip
-    of_keys = None if key_table is None else of_tables[0]
-    of_values = None if value_table is None else of_tables[-1]
-    of_inputs = (None, None, None, dq) if packed else (dq, dk, dv, None)
-    return *of_inputs, of_keys, of_values, *(None,) * 10
+def _differentiate(ctx: Any, grad: Tensor, _lse: Any, _weights: Any) -> tuple[Any, ...]:
+    count, of_tables = ctx.lists
+    saved = ctx.saved_tensors
+    packed = list(saved[3 : 3 + count]), list(saved[3 + count :]), *ctx.settings
+    *found, tables = fused_relative_backward(grad, list(saved[:3]), *packed)
+    grads = Description.unpacked(*packed).in_order([*found, *tables.unbind()])
+    return grads, [None] * of_tables, None, None, None
 
 
 fused_relative.register_autograd(_differentiate, setup_context=_save)

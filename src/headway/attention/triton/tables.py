@@ -16,6 +16,7 @@ from torch import Tensor
 
 from headway.attention.masking import Masking
 from headway.attention.triton.layout import LARGEST, LOG2E
+from headway.bias import Dense, LowRank, SegmentTable, Structured, Toeplitz
 from headway.running import without_autocast
 
 TILE = 64  # of the Hopper kernels
@@ -31,16 +32,37 @@ class Parts(NamedTuple):
     matrix: Tensor | None = None  # (B|1, H|1, Lq, Lk)
 
     @property
-    def shared(self) -> bool:
-        """Whether one serves the whole batch."""
-        return all(part is None or part.shape[0] == 1 for part in self)
-
-    @property
     def given(self) -> bool:
         return any(part is not None for part in self)
 
     def detach(self) -> Parts:
         return Parts(*(None if part is None else part.detach() for part in self))
+
+
+def parts_of(terms: Sequence[Structured]) -> Parts:
+    """All terms that do not meet the query, as one Toeplitz bias, one low-rank one and one matrix."""
+    values = matrix = left = right = None
+    pairs: list[LowRank] = []
+    for term in terms:
+        if isinstance(term, Toeplitz):
+            values = term.values if values is None else values + term.values
+        elif isinstance(term, SegmentTable):
+            pairs.append(term.as_low_rank())
+        elif isinstance(term, LowRank):
+            pairs.append(term)
+        elif isinstance(term, Dense):
+            matrix = term.matrix if matrix is None else matrix + term.matrix
+    if pairs:
+        left, right = _beside([pair.left for pair in pairs]), _beside([pair.right for pair in pairs])
+    return Parts(values, left, right, matrix)
+
+
+def _beside(factors: list[Tensor]) -> Tensor:
+    if len(factors) == 1:
+        return factors[0]
+    batch, heads = max(f.shape[0] for f in factors), max(f.shape[1] for f in factors)
+    dtype = torch.promote_types(factors[0].dtype, factors[-1].dtype)
+    return torch.cat([f.to(dtype).expand(batch, heads, -1, -1) for f in factors], -1)
 
 
 def bias_matrix(
