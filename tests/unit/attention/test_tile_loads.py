@@ -85,3 +85,10 @@ def test_loops_load_the_operands_of_products_asynchronously(launches, width, ran
     assert "ttg.async_copy_global_to_local" in loops and "ttng.warp_group_dot" in loops
     # A tile that is loaded by its threads would be stored by them: an allocation with contents.
     assert not re.search(r"ttg\.local_alloc %", loops)
+
+
+@pytest.mark.parametrize(("width", "rank", "precision"), [(64, 8, "tf32x3"), (128, 8, "tf32x3"), (64, 200, "ieee")])
+def test_float32_is_multiplied_by_the_tensor_cores_where_registers_suffice(launches, width, rank, precision):
+    train(width, rank, torch.float32)
+    assert {arguments["PRECISION"] for _, arguments, _ in launches if "PRECISION" in arguments} == {precision}
+    assert all(kernel.fn.__name__ != "short_forward_kernel" for kernel, _, _ in launches)

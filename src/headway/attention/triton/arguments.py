@@ -84,7 +84,7 @@ class Call:
         }
 
     def config(self, kind: str) -> Config:
-        return config(kind, max(self.q.shape[3], self.v.shape[3], self.rank), self.q.dtype)
+        return config(kind, self._widest, self.q.dtype)
 
     @property
     def multiprocessors(self) -> int:
@@ -102,8 +102,28 @@ class Call:
             "WEIGHTS": self.description.weights,
             **self.mask_flags,
             **self.width_flags,
+            "PRECISION": self._precision,
             "BLOCK_R": whole_width(self.rank),
         }
+
+    @property
+    def _precision(self) -> str:
+        """How the general kernels multiply float32: as three products of TF32, as torch's fused kernels do, where that
+        needs no more registers than there are; its error is about that of float32."""
+        if self.half or self._widest > 128:
+            return str(self.width_flags["PRECISION"])
+        return "tf32x3" if self._widest <= 64 or self._much_shared_memory else "ieee"
+
+    @property
+    def _widest(self) -> int:
+        return max(self.q.shape[3], self.v.shape[3], self.rank)
+
+    @property
+    def _much_shared_memory(self) -> bool:
+        """Whether blocks may have more than 99 KiB, as on A100, H100 and B200."""
+        if self.q.device.type != "cuda":
+            return True  # interpreted
+        return torch.cuda.get_device_capability(self.q.device) in ((8, 0), (9, 0), (10, 0))
 
     def edges(self, block_q: int, block_k: int) -> bool:
         """Whether some tile has pairs that may not attend."""
