@@ -112,6 +112,7 @@ class Kernel:
             source = self.folder / source.name
         self.library = compiled(source, tuple(options))
         loaded = ctypes.PyDLL(str(self.library))
+        self.shared_bytes = ctypes.c_int.in_dll(loaded, f"{name}_shared_bytes").value
         self.entry = getattr(loaded, f"emulator_run_{name}")
         self.shared_bytes = ctypes.c_int.in_dll(loaded, f"{name}_shared_bytes").value
         room = (ctypes.c_uint64 * 128)()

@@ -50,6 +50,47 @@ def test_output_and_gradients(kind, dtype, q_len, k_len, masking, kernels):
     assert launched == kernels
 
 
+@pytest.mark.parametrize(
+    ("kind", "dtype", "q_len", "k_len", "width", "masking"),
+    [
+        ("none", BF16, 70, 300, 128, "nothing"),
+        ("toeplitz", F16, 190, 130, 128, "causal"),  # in blocks of three groups
+        ("toeplitz", BF16, 300, 200, 96, "lengths"),
+        ("clipped and two segments", BF16, 70, 130, 128, "nothing"),
+        ("toeplitz", F16, 130, 200, 80, "causal"),
+        ("toeplitz", BF16, 130, 200, 32, "causal"),
+        ("clipped and two segments", BF16, 130, 70, 32, "lengths"),
+        ("toeplitz", F16, 130, 70, 100, "nothing"),  # padded
+    ],
+)
+def test_output_and_gradients_of_other_widths(kind, dtype, q_len, k_len, width, masking):
+    with emulator.emulated() as launched:
+        check(kind, dtype, 2, 2, 2, q_len, k_len, width, **masks(2, q_len, k_len)[masking])
+    assert launched == USUAL
+
+
+@pytest.mark.parametrize("width", [32, 96, 128])
+def test_blocks_of_threads_that_share_wide_keys(width):
+    with emulator.emulated(multiprocessors=16, seed=width):
+        check("toeplitz", BF16, 2, 2, 1, 300, 450, width, causal=True)
+
+
+@pytest.mark.parametrize("width", [32, 80, 128])
+@pytest.mark.parametrize("scores", [2**24, 0])
+def test_inference_with_a_low_rank_bias_at_other_widths(width, scores, monkeypatch):
+    """As a matrix, and as its factors."""
+    from headway.attention.triton import hopper
+
+    monkeypatch.setattr(hopper, "MOST_SCORES", scores)
+    q, k, v = (draw(2, 2, length, width).to(F16) for length in (70, 130, 130))
+    left, right = 0.5 * draw(1, 2, 70, 20), 0.5 * draw(1, 1, 130, 20)
+    with emulator.emulated() as launched:
+        found = hw.attention(q, k, v, hw.LowRank(left.float(), right.float()), backend="triton")
+    truth = hw.attention(q.double(), k.double(), v.double(), hw.LowRank(left, right), backend="eager")
+    assert launched == ["forward"]
+    assert (found.double() - truth).norm() <= 2 * torch.finfo(F16).eps * truth.norm()
+
+
 @pytest.mark.parametrize(("dtype", "q_len", "k_len"), [(BF16, 100, 128), (F16, 50, 64)])
 @pytest.mark.parametrize("kind", ["none", "dense and others"])
 def test_output_and_gradients_of_one_tile(one_tile, kind, dtype, q_len, k_len):

@@ -93,7 +93,7 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr(cuda, "tensor_map", lambda t: cuda.TensorMap())
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=132))
-    monkeypatch.setattr(hopper, "takes_kind", lambda dtype, width, device: dtype != torch.float32 and width == 64)
+    monkeypatch.setattr(hopper, "takes_kind", lambda dtype, width, device: dtype != torch.float32)
     hopper.kernel.cache_clear()
     launched.clear()
     yield
@@ -155,6 +155,13 @@ def test_a_mask_of_keys_and_documents_beside_everything(no_gpu, kernel, flags, d
     packed = compiled("-DMASK", "-DDOCUMENTS")
     assert len(packed.parameters) == len(masked.parameters) + (3 if kernel == "backward" else 2)
     assert packed.spilled <= allowed + 8 * (kernel == "matrix")
+
+
+@pytest.mark.parametrize(("q_len", "width"), [(200, 32), (200, 128), (384, 128), (384, 100), (200, 80)])
+@pytest.mark.parametrize("kind", ["none", "toeplitz", "clipped and two segments"])
+def test_training_at_other_widths(no_gpu, kind, q_len, width):
+    train(kind, torch.bfloat16, 2, q_len, 200, 0.0, width=width)
+    assert [name for name, _ in launched] == USUAL
 
 
 @pytest.mark.parametrize("width", [32, 80, 96, 128])
@@ -249,10 +256,10 @@ def test_what_the_compiler_is_told_is_so(no_gpu, kind, length):
     check(calls, test_utils=("test_faketensor",))
 
 
-def train(kind, dtype, batch, q_len, k_len, dropout, **options):
-    make, parameters = made(kind, batch, 4, q_len, k_len, 64)
+def train(kind, dtype, batch, q_len, k_len, dropout, *, width=64, **options):
+    make, parameters = made(kind, batch, 4, q_len, k_len, width)
     q, k, v = (
-        draw(batch, heads, length, 64).to(dtype).requires_grad_()
+        draw(batch, heads, length, width).to(dtype).requires_grad_()
         for heads, length in ((4, q_len), (2, k_len), (2, k_len))
     )
     bias = make(*(t.float().requires_grad_() for t in parameters))

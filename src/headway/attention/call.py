@@ -41,6 +41,7 @@ JOINED_FROM = 2048
 # Keys: without a bias, our training on Hopper is faster than torch's at 512 and slower at 2048; inference is faster up
 # to 64, where a large batch takes longer than Python does, slower at 128, and faster from 512 on (benchmarks/results).
 TRAINED_UP_TO, INFERRED_FROM, INFERRED_UP_TO = 1024, 512, 64
+MEASURED_WIDTH = 64  # of heads
 LARGE_BATCH = 4096  # sequences times heads
 ONE_TILE_FROM = 16  # queries and keys
 
@@ -235,7 +236,7 @@ def _is_faster_without_bias(request: Request, choice: triton.Choice) -> bool:
     is not deterministic. In inference: from INFERRED_FROM queries and keys on and, in a large batch, up to
     INFERRED_UP_TO.
     """
-    if not choice.on_hopper or choice.padded or request.q.stride(3) != 1:
+    if not choice.on_hopper or choice.padded or request.q.stride(3) != 1 or choice.width != MEASURED_WIDTH:
         return False
     q, k = request.q, request.k
     if request.needs_grad:

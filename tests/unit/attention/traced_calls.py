@@ -112,12 +112,12 @@ def trace(kinds, compiled, **sizes):
 def groups():
     """Name, whether compiled, and sizes: every dtype and mask as it is; few compiled, which takes ten seconds each."""
     for shape, (q_len, k_len) in {"one tile": (40, 33), "long": (200, 257)}.items():
-        for width, training in itertools.product((64, 24), (True, False)):
+        for width, training in itertools.product((64, 24, 80), (True, False)):
             name = f"{shape}, width {width}, {'training' if training else 'inference'}"
             sizes = {"q_len": q_len, "k_len": k_len, "width": width, "training": training}
-            if (shape, width) == ("one tile", 24):
+            if (shape, width) in (("one tile", 24), ("one tile", 80)) or (width == 80 and not HOPPER):
                 continue  # nothing that the others do not have
-            if (HOPPER and width == 64) or (not HOPPER and width == 24 and training):
+            if (width, training) in ({(64, True), (64, False), (80, True)} if HOPPER else {(24, True)}):
                 yield f"compiled, {name}", True, {**sizes, "dtype": HALF, "masking": "nothing"}
             for dtype, masking in [(SINGLE, "nothing"), *((HALF, masking) for masking in masks(q_len, k_len))]:
                 yield f"{name}, {dtype}, {masking}", False, {**sizes, "dtype": dtype, "masking": masking}

@@ -42,11 +42,18 @@ def plan(request: Request) -> Plan | str:
     if call.dense and not _takes_dense(call, kernels):
         return (
             "it takes Dense where the batch shares the bias and nothing in it meets the query or segments: for 16 "
-            "to 128 queries and keys (in float32 64) of width up to 64, or on Hopper at width 64 in half precision "
-            "without mask and documents"
+            "to 128 queries and keys (in float32 64) of width up to 64, or on Hopper in half precision without mask "
+            "and documents, in training at width 64"
         )
-    choice = Choice(kernels, reads, call.padded)
+    choice = _choice(call, kernels, reads)
     return Plan(partial(_run, choice), kernels=choice)
+
+
+def _choice(call: Call, kernels: Kernels, reads: Reads) -> Choice:
+    if kernels not in (Kernels.HOPPER_TILE, Kernels.HOPPER):
+        return Choice(kernels, reads, call.padded, None)
+    width = call.hopper_width
+    return Choice(kernels, reads, not width == call.request.q.shape[3] == call.request.v.shape[3], width)
 
 
 def _run(choice: Choice, request: Request) -> Tensor:
@@ -108,20 +115,27 @@ class Call(NamedTuple):
         )  # fmt: skip
 
     @property
+    def hopper_width(self) -> int | None:
+        """That to which Hopper's kernels have heads padded."""
+        from headway.attention.triton import hopper
+
+        return hopper.whole_width(self.request.q.shape[3])
+
+    @property
     def padded(self) -> bool:
         return self.width != self.request.q.shape[3] or self.v_width != self.request.v.shape[3]
 
 
 def _relative(call: Call) -> Reads | None:
-    """Relative keys and values with nothing beside them, up to some reach, of unpadded heads on Hopper."""
-    from headway.attention.triton import relative
+    """Relative keys and values with nothing beside them, up to some reach, of unpadded heads of width 64 on Hopper."""
+    from headway.attention.triton import hopper, relative
 
     request = call.request
     takes = (
         len(call.relatives) > 0
         and not call.terms
         and _on_hopper(call)
-        and not call.padded
+        and call.request.q.shape[3] == hopper.FULL_WIDTH
         and max(term.clip for term in call.relatives) <= relative.LONGEST_REACH
         and (call.k_len >= relative.FEWEST_KEYS or not request.needs_grad)
         and request.scale > 0  # which keeps a masked score lowest
@@ -144,10 +158,11 @@ def _hopper_segments(call: Call) -> Reads | None:
 
 
 def _hopper_tile(call: Call) -> Reads | None:
-    """A bias that the batch shares, as a matrix, where all scores of a head are one tile."""
+    """A bias that the batch shares, as a matrix, where all scores of a head are one tile, of width 64."""
     from headway.attention.triton import hopper
 
-    takes = _hopper_shared(call) is not None and hopper.is_tile(call.q_len, call.k_len)
+    shared = _hopper_shared(call) is not None and call.hopper_width == hopper.FULL_WIDTH
+    takes = shared and hopper.is_tile(call.q_len, call.k_len)
     return _as_matrix(call) if takes else None
 
 
@@ -173,7 +188,8 @@ def _on_hopper(call: Call) -> bool:
     from headway.attention.triton import hopper
 
     q = call.request.q
-    return hopper.takes_masks(call.request.masking) and hopper.takes(q.dtype, call.width, call.v_width, q.device)
+    v_width = call.request.v.shape[3]
+    return hopper.takes_masks(call.request.masking) and hopper.takes(q.dtype, q.shape[3], v_width, q.device)
 
 
 def _hopper_shared(call: Call) -> Reads | None:
@@ -182,8 +198,12 @@ def _hopper_shared(call: Call) -> Reads | None:
 
     if call.relatives or not call.shared or not _on_hopper(call):
         return None
-    if call.dense or (call.ranks and hopper.multiplies_out(call.heads, call.q_len, call.k_len)):
-        return Reads.MATRIX
+    few = call.ranks and hopper.multiplies_out(call.heads, call.q_len, call.k_len)
+    if call.hopper_width == hopper.FULL_WIDTH or not call.request.needs_grad:
+        if call.dense or few:
+            return Reads.MATRIX
+    elif call.dense:
+        return None
     if call.ranks:
         return Reads.FACTORS if sum(call.ranks) <= hopper.MOST_RANK else None
     return Reads.TABLE if call.terms else Reads.NOTHING
@@ -200,9 +220,11 @@ def _fits_one_tile(call: Call) -> bool:
 
 
 def _takes_dense(call: Call, kernels: Kernels) -> bool:
-    """Whether kernels that were chosen for a call with a dense term take it; wider heads are not measured."""
+    """Whether kernels that were chosen for a call with a dense term take it; padded heads are not measured."""
     plain = not any(isinstance(term, SegmentTable) for term in call.terms)
-    return kernels is not Kernels.GENERAL and plain and (_fits_one_tile(call) or not call.padded)
+    width = call.request.q.shape[3]
+    unpadded = width == call.request.v.shape[3] == call.hopper_width
+    return kernels is not Kernels.GENERAL and plain and (_fits_one_tile(call) or unpadded)
 
 
 # In which form kernels read the bias of a call; None: they do not take it. The first that take a call run it.

@@ -61,7 +61,8 @@ class TensorMap(ctypes.Structure):
 
 
 def tensor_map(t: Tensor) -> TensorMap:
-    """Of a (B, H, L, 64) tensor in half precision that is read in tiles of 64 rows, swizzled in pieces of 16 bytes."""
+    """Of a (B, H, L, D) tensor in half precision, read in tiles of 64 x 64 that are zero beyond its ends, swizzled in
+    pieces of 16 bytes."""
     return _tensor_map(t.data_ptr(), tuple(t.shape), t.stride())
 
 

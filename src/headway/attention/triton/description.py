@@ -43,7 +43,8 @@ class Choice(NamedTuple):
 
     kernels: Kernels
     reads: Reads
-    padded: bool  # whether q, k or v get columns of zeros, up to the width of a tile
+    padded: bool  # whether q, k or v get columns of zeros
+    width: int | None  # up to this one, of Hopper's kernels; None: of a tile
 
     @property
     def on_hopper(self) -> bool:

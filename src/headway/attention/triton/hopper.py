@@ -15,7 +15,8 @@ from headway.attention.triton import cuda
 from headway.attention.triton.arguments import Call
 from headway.attention.triton.tables import BLOCK, TILE, whole_blocks
 
-WIDTHS = (64,)  # of heads
+WIDTHS = (32, 64, 80, 96, 128)  # of heads
+FULL_WIDTH = 64  # at which alone there are kernels for one tile, relative terms and the gradient of a matrix
 MOST_RANK = 64  # of factors that are read as they are
 WARPS = 8  # that compute, of a block
 PROGRAMS = 3  # for each multiprocessor, of kernels that go over the batch
@@ -29,9 +30,15 @@ def takes_masks(masking: Masking) -> bool:
     return masking.mask is None and masking.q_documents is None
 
 
+def whole_width(width: int) -> int | None:
+    """Of WIDTHS, the one to which heads are padded; None beyond the last."""
+    return next((whole for whole in WIDTHS if width <= whole), None)
+
+
 def takes(dtype: torch.dtype, width: int, v_width: int, device: torch.device) -> bool:
-    """Whether the kernels are for such tensors: half precision, and a head width of WIDTHS."""
-    return v_width == width and takes_kind(dtype, width, device)
+    """Whether the kernels are for such tensors: half precision, and a head width up to the last of WIDTHS."""
+    whole = whole_width(width)
+    return whole is not None and whole == whole_width(v_width) and takes_kind(dtype, whole, device)
 
 
 def takes_kind(dtype: torch.dtype, width: int, device: torch.device) -> bool:
@@ -92,6 +99,7 @@ class Hopper:
             "-DSEGMENTS": self.segmented,
             "-DFACTORS": tables.left is not None,
             "-DSUMS": self.sums,
+            f"-DWIDTH={call.q.shape[3]}": call.q.shape[3] != TILE,
         }
         self.flags = [flag for flag, is_given in given.items() if is_given]
 
@@ -130,14 +138,29 @@ class Hopper:
         if left is None or right is None:
             left, right = q, k  # of which maps are made, and not read
         table, *where = self._bias()
-        exact = rest is not None and q.shape[0] * q.shape[2] <= FEW_QUERIES
+        flags = ["-DEXACT"] if rest is not None and q.shape[0] * q.shape[2] <= FEW_QUERIES else []
+        groups = self._forward_groups()
+        if groups != 2:
+            flags.append(f"-DGROUPS={groups}")
         self._run(
-            "forward", (q.shape[0] * self.first // BLOCK, q.shape[1]), 2 * BLOCK,
+            "forward", (q.shape[0] * triton.cdiv(q.shape[2], groups * TILE), q.shape[1]), groups * BLOCK,
             *(cuda.tensor_map(t) for t in (q, k, v, left, right)), None, None, table, self.call.lengths,
             self.ids[0], self.ids[2], out, rest, lse, *self._sizes(), *where, self.first, self.id_steps[1],
             left.shape[1], right.shape[1], 0,
-            flags=["-DEXACT"] if exact else [],
+            flags=flags,
         )  # fmt: skip
+
+    def _forward_groups(self) -> int:
+        """How many groups of warps, of 64 queries each, a block of the forward kernel has.
+
+        Beyond width 64 one block fills a multiprocessor. Three groups cover more of what one of them waits for, where
+        the last block has few queries too many.
+        """
+        tables, q_len = self.tables, self.q.shape[2]
+        plain = tables.fragments is None and tables.left is None and not self.segmented
+        plain &= self.call.description.inputs.q_documents is None  # described for blocks of 128 queries
+        few = triton.cdiv(q_len, 3 * TILE) * 3 * TILE <= 1.06 * q_len
+        return 3 if self.q.shape[3] > TILE and plain and few else 2
 
     def backward(
         self, grad: Tensor, lse: Tensor, delta: Tensor, dq: Tensor, dk: Tensor, dv: Tensor
@@ -225,17 +248,18 @@ class Hopper:
 
 def heads_apart(gradient: Tensor) -> int:
     """From one row of a gradient to the next in memory, in heads."""
-    return gradient.stride(2) // TILE
+    return gradient.stride(2) // gradient.shape[3]
 
 
 def for_sums(q: Tensor, k_len: int, multiprocessors: int) -> tuple[tuple[int, int, int], Tensor, Tensor | None]:
     """How the backward kernel shares out sequences and keys (slots, teams, ways), room for sums of the gradient of q,
     and what counts turns at them."""
-    batch, heads, q_len, _ = q.shape
+    batch, heads, q_len, width = q.shape
     tiles = triton.cdiv(q_len, TILE)
     slots, teams = shares(batch, heads, tiles, whole_blocks(k_len) // BLOCK, multiprocessors)
     ways = 2 if teams > 1 and tiles <= FEW_TILES else 1
-    sums_q = q.new_empty(slots, heads, ways, tiles, TILE, TILE, dtype=torch.float32)
+    columns = width if width <= TILE else 2 * TILE  # as hopper_backward.cuh has it
+    sums_q = q.new_empty(slots, heads, ways, tiles, TILE, columns, dtype=torch.float32)
     counters = q.new_zeros(slots, heads, ways, tiles, dtype=torch.int32) if teams > 1 else None
     return (slots, teams, ways), sums_q, counters
 

@@ -1,5 +1,5 @@
-// The gradients of attention with a bias that the batch shares, on Hopper, in half precision, for head width 64: those of
-// q, k, v and of a Toeplitz bias, making each score once.
+// The gradients of attention with a bias that the batch shares, on Hopper, in half precision: those of q, k, v and of a
+// Toeplitz bias, making each score once.
 //
 // A block has two groups of 128 threads; each owns 64 keys and goes over the queries in tiles of 64. The gradient of q is
 // summed over the block's 128 keys by the tensor cores, over all keys in memory (`sums_q`): `teams` blocks share the keys of

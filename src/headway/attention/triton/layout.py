@@ -52,9 +52,9 @@ def whole_width(width: int) -> int:
     return max(16, 1 << (width - 1).bit_length())
 
 
-def padded(t: Tensor) -> Tensor:
-    """Append columns of zeros up to a whole tile."""
-    more = whole_width(t.shape[-1]) - t.shape[-1]
+def padded(t: Tensor, width: int | None = None) -> Tensor:
+    """Append columns of zeros up to this width, or to that of a whole tile."""
+    more = (width or whole_width(t.shape[-1])) - t.shape[-1]
     return F.pad(t, (0, more)) if more else t
 
 

@@ -44,6 +44,8 @@ def for_layers(
     from headway.attention.triton import hopper
     from headway.attention.triton.matrices import matrix_tables
 
+    if width != hopper.FULL_WIDTH:
+        return bias
     one_tile = hopper.is_tile(q_len, k_len)
     ranked = any(isinstance(term, LowRank) for term in bias.terms)
     few = hopper.multiplies_out(heads, q_len, k_len)

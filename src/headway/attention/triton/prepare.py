@@ -44,7 +44,7 @@ def run(request: Request, choice: Choice) -> Tensor:  # (B, H, Lq, Dv)
         return _relative(request)
     rows, value_table, reach, shift = _relative_parts(request)
     # Columns of zeros change no score; of values, they are cut off again.
-    q, k, v = (padded(t) for t in (request.q, request.k, request.v))
+    q, k, v = (padded(t, choice.width) for t in (request.q, request.k, request.v))
     terms = () if request.bias is None else request.bias.terms
     segment, steps = None, None
     if choice.reads is Reads.SEGMENTS:
