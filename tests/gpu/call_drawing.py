@@ -40,7 +40,8 @@ class Choices:
 
 
 SCORE_KINDS = {
-    "toeplitz": 3, "clipped": 2, "low rank": 4, "segments": 3, "relative keys": 3, "edge keys": 1, "dense": 2
+    "toeplitz": 3, "clipped": 2, "low rank": 4, "segments": 3, "relative keys": 3, "edge keys": 1, "dense": 2,
+    "products": 4,
 }  # fmt: skip
 VALUE_KINDS = {"": 15, "relative values": 4, "edge values": 1, "relative values, edge values": 0.5}
 RANKS = [1, 5, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 70, 127, 128, 129, 130]
@@ -101,6 +102,10 @@ def _family_term(kind: str, choices: Choices) -> Spec:
     if kind in ("relative keys", "relative values", "clipped"):
         reach = rng.choice([0, 1, 4, 8, 15, 16, 17, 27, 28, 60, 70]) if choices.chance(0.5) else rng.randint(0, 40)
         return {"kind": kind, "reach": choices.take("reach", reach)}
+    if kind == "products":
+        width = choices.take("width", 64) if choices.chance(0.3) else rng.choice([1, 3, 16, 17, 24, 64, 80])
+        rows = rng.choice(["buckets", "clipped", "zero beyond", "every offset"])
+        return {"kind": kind, "of_keys": choices.chance(0.5), "vectors_width": min(width, 80), "rows": rows}
     if kind in ("edge keys", "edge values"):
         return {"kind": kind, "count": rng.choice([1, 3, 8, 20])}
     if kind in ("toeplitz", "dense"):
@@ -181,6 +186,7 @@ def _call_term(term: Spec, q_start: int, choices: Choices) -> Spec:
         "low rank": {"left": "BH", "right": "BH"},
         "segments": {"table": "H", "q": "B", "k": "B"},
         "relative keys": {"table": "H"}, "relative values": {"table": "H"},
+        "products": {"table": "H", "vectors": "BH"},
         "edge keys": {"table": "H", "labels": "B"}, "edge values": {"table": "H", "labels": "B"},
     }[term["kind"]]  # fmt: skip
     drawn = {**term, **{name: choices.axes(allowed) for name, allowed in axes.items()}}

@@ -157,6 +157,21 @@ def _relative(term: Spec, spec: Spec, numbers: Numbers) -> tuple[Any, list[Tenso
     return lambda t: (hw.RelativeKeys if keys else hw.RelativeValues)(t, term["q_start"]), [table]
 
 
+def _products(term: Spec, spec: Spec, numbers: Numbers) -> tuple[Any, list[Tensor]]:
+    """Products with vectors of offsets; the sum of two or three has about size 1."""
+    q_len, k_len, width, of_keys = spec["q_len"], spec["k_len"], term["vectors_width"], term["of_keys"]
+    vectors = width**-0.5 * numbers.normal(*_sizes(term, "vectors", spec), k_len if of_keys else q_len, width)
+    count = q_len + k_len - 1 if term["rows"] == "every offset" else min(12, q_len + k_len)
+    table = numbers.normal(_sizes(term, "table", spec)[1], count, width)
+    if term["rows"] == "every offset":
+        return lambda v, t: hw.RelativeProducts.of_every_offset(v, t, of_keys=of_keys), [vectors, table]
+    if term["rows"] == "buckets":
+        rows = numbers.ids(count + 1, q_len + k_len - 1) - 1
+        return lambda v, t: hw.RelativeProducts(v, t, rows, of_keys), [vectors, table]
+    clipped = {"left": count // 2, "zero_beyond": term["rows"] == "zero beyond", "of_keys": of_keys}
+    return lambda v, t: hw.RelativeProducts.clipped(v, t, q_len, k_len, **clipped), [vectors, table]
+
+
 def _edges(term: Spec, spec: Spec, numbers: Numbers) -> tuple[Any, list[Tensor]]:
     keys = term["kind"] == "edge keys"
     table = numbers.normal(_sizes(term, "table", spec)[1], term["count"], spec["width" if keys else "v_width"])
@@ -166,7 +181,8 @@ def _edges(term: Spec, spec: Spec, numbers: Numbers) -> tuple[Any, list[Tensor]]
 
 BUILDERS = {
     "toeplitz": _toeplitz, "clipped": _clipped, "dense": _dense, "low rank": _low_rank, "segments": _segments,
-    "relative keys": _relative, "relative values": _relative, "edge keys": _edges, "edge values": _edges,
+    "relative keys": _relative, "relative values": _relative, "products": _products,
+    "edge keys": _edges, "edge values": _edges,
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ def small_tiles(monkeypatch, request):
 
     Short sequences would all take the one-tile kernels; only tests marked `one_tile` leave that choice alone.
     """
-    from headway.attention.triton import arguments, hopper, short
+    from headway.attention.triton import arguments, hopper, products, short
 
     torch.manual_seed(0)
     if "one_tile" not in request.fixturenames:
@@ -31,6 +31,13 @@ def small_tiles(monkeypatch, request):
             return {**size, "num_warps": 4, "num_stages": 1}
 
         monkeypatch.setattr(arguments, "config", small)
+
+        def small_products(kind, *sizes):
+            twice = {"forward": "BLOCK_Q", "query": "BLOCK_Q", "key": "BLOCK_K"}.get(kind)
+            blocks = {side: 32 if side == twice else 16 for side in ("BLOCK_Q", "BLOCK_K")}
+            return {**blocks, "num_warps": 4, "num_stages": 1}
+
+        monkeypatch.setattr(products, "config", small_products)
 
 
 @pytest.fixture

@@ -58,6 +58,32 @@ def of_relatives(reach, together=False, begin=0):
     return make
 
 
+def of_products(of_queries=False, of_keys=False, together=False):
+    """Products of vectors of queries and of keys with vectors of offsets: all rows of a table, some offsets without."""
+
+    def make(b, h, lq, lk):
+        rows, others = (torch.cat([torch.arange(-1, 7, device=DEVICE), ids(8, lq + lk - 9) - 1]) for _ in range(2))
+        parameters = [0.5 * draw(b, h, lq, 5), draw(1, 7, 5), 0.5 * draw(b, 1, lk, 20), draw(h, 7, 20)]
+        parameters = [*(parameters[:2] if of_queries else ()), *(parameters[2:] if of_keys else ())]
+        add, more = of_all(b, h, lq, lk) if together else (None, [])
+        more += [0.5 * draw(1, h, lq, 3), draw(h, 7, 3)] if together else []
+
+        def products(*p):
+            terms = [hw.RelativeProducts(p[0], p[1], rows)] if of_queries else []
+            terms += [hw.RelativeProducts(p[-2], p[-1], others, True)] if of_keys else []
+            return terms[0] if len(terms) == 1 else terms[0] + terms[1]
+
+        def bias(*p):
+            if not together:
+                return products(*p)
+            own = p[: -len(more)]
+            return products(*own) + add(*p[len(own) : -2]) + hw.RelativeProducts(p[-2], p[-1], others)
+
+        return bias, parameters + more
+
+    return make
+
+
 KINDS = {
     "none": lambda b, h, lq, lk: (lambda: None, []),
     "toeplitz": lambda b, h, lq, lk: (hw.Toeplitz, [draw(1, h, lq + lk - 1)]),
@@ -85,6 +111,10 @@ KINDS = {
     "relative, reach 17": of_relatives(16),
     "relative, reach 28": of_relatives(27),
     "everything": of_relatives(3, together=True),
+    "products of queries": of_products(of_queries=True),
+    "products of keys": of_products(of_keys=True),
+    "products of both": of_products(True, True),
+    "products and others": of_products(True, True, together=True),
 }
 
 
@@ -121,7 +151,7 @@ def check(kind, dtype, batch, heads, groups, q_len, k_len, width, **options):
         )
     }  # fmt: skip
     step = torch.finfo(dtype).eps
-    relative = "relative" in kind or kind == "everything"
+    relative = "relative" in kind or "products" in kind or kind == "everything"
     summed = rounding_of_sums(dtype, relative, make, parameters, inputs, upstream, **options)
     missed = {}
     for index, (truth, eager, fused) in enumerate(zip(runs["truth"], runs["eager"], runs["fused"], strict=True)):

@@ -32,7 +32,7 @@ def lengths():
 
 
 @pytest.mark.skipif(not ON_TRITON, reason="no GPU, and TRITON_INTERPRET is not 1")
-@pytest.mark.parametrize("kind", ["toeplitz", "sum", "everything"])
+@pytest.mark.parametrize("kind", ["toeplitz", "sum", "everything", "products and others"])
 def test_the_kernels_of_triton(small_tiles, kind):
     calls = calls_of(kind, "triton", 16, dtype=HALF, lengths=lengths(), dropout=0.2 if kind == "toeplitz" else 0.0)
     assert names(calls) == ["fused", "fused_backward"]

@@ -47,7 +47,8 @@ oracle.KINDS |= {
 }
 COMPILED_KINDS = [  # one for each way through the dispatch
     "none", "toeplitz", "low rank", "toeplitz and low rank", "dense", "dense and others", "clipped and two segments",
-    "sum", "relative keys and values", "everything", "dense of each sequence", "edge keys and values",
+    "sum", "relative keys and values", "everything", "products and others", "dense of each sequence",
+    "edge keys and values",
 ]  # fmt: skip
 
 

@@ -1,12 +1,13 @@
 """Fused GPU attention: learned biases inside the kernel, memory linear in n, exact and deterministic gradients.
 
-This page decides which kernels run a call. There are five families (`Kernels`), and a call takes the first that has a
+This page decides which kernels run a call. There are six families (`Kernels`), and a call takes the first that has a
 form for it (`FAMILIES`). How a call is then prepared for them stands in `prepare.py`, which kernels are launched in
 `op.py` and `relative.py`.
 
 A Toeplitz bias is read from shifted copies of its values, so that every load is aligned; its gradient is summed along
 block diagonals over the whole batch before it is turned into offsets. A low-rank bias, and segments, are a second
 product inside the tile. Relative keys are a few numbers per query, looked up near the diagonal and constant beyond.
+Products with vectors of offsets are made for whole blocks of offsets, and rotated into the tile.
 Where the whole score matrix is one tile, all that the batch shares is one small matrix; on Hopper also where a low-rank
 bias has few enough scores (hopper.MOST_SCORES), else memory is linear in n.
 """
@@ -23,13 +24,23 @@ from torch import Tensor
 from headway.attention.request import Plan, Request
 from headway.attention.triton.description import Choice, Kernels, Reads, relative_terms
 from headway.attention.triton.layout import whole_width
-from headway.bias import Dense, LowRank, RelativeKeys, RelativeValues, SegmentTable, Structured, Toeplitz
+from headway.bias import (
+    Dense,
+    LowRank,
+    RelativeKeys,
+    RelativeProducts,
+    RelativeValues,
+    SegmentTable,
+    Structured,
+    Toeplitz,
+)
 from headway.running import TRITON_INSTALLED as INSTALLED
 from headway.running import TRITON_INTERPRETED as INTERPRETED
 
 __all__ = ["Choice", "plan"]
 
-KINDS = (Toeplitz, LowRank, SegmentTable, RelativeKeys, Dense)
+WIDEST, WIDEST_SINGLE = 256, 128  # vectors of offsets, together; in float32 tiles of wider ones have no room
+KINDS = (Toeplitz, LowRank, SegmentTable, RelativeKeys, RelativeProducts, Dense)
 
 
 def plan(request: Request) -> Plan | str:
@@ -83,6 +94,26 @@ def _refusal(request: Request) -> str | None:
             return f"it has no kernel for {type(term).__name__}"
     if len({term.q_start for terms in relative_terms(request) for term in terms}) > 1:
         return "its kernels take relative keys and values of one q_start"
+    return _refused_products(request)
+
+
+def _refused_products(request: Request) -> str | None:
+    """Return the reason why the kernels for products with vectors of offsets do not take what is beside them."""
+    terms = () if request.bias is None else request.bias.terms
+    found = [term for term in terms if isinstance(term, RelativeProducts)]
+    if not found:
+        return None
+    if request.value_bias is not None or any(isinstance(term, Dense) for term in terms):
+        return "it takes RelativeProducts without Dense and RelativeValues beside them"
+    for of_keys in (False, True):
+        width = sum(term.vectors.shape[-1] for term in found if term.of_keys == of_keys)
+        if not of_keys:
+            width += sum(term.table.shape[-1] for term in terms if isinstance(term, RelativeKeys))
+        if width > WIDEST:
+            return f"it takes RelativeProducts of up to {WIDEST} columns together, and got {width}"
+        widest = max(width, request.q.shape[-1], request.v.shape[-1])
+        if request.q.dtype == torch.float32 and widest > WIDEST_SINGLE:
+            return f"in float32 it takes RelativeProducts of widths up to {WIDEST_SINGLE}, and got {widest}"
     return None
 
 
@@ -124,6 +155,11 @@ class Call(NamedTuple):
     @property
     def padded(self) -> bool:
         return self.width != self.request.q.shape[3] or self.v_width != self.request.v.shape[3]
+
+
+def _products(call: Call) -> Reads | None:
+    """Products with vectors of offsets, beside whatever is not refused."""
+    return Reads.PARTS if any(isinstance(term, RelativeProducts) for term in call.terms) else None
 
 
 def _relative(call: Call) -> Reads | None:
@@ -229,6 +265,7 @@ def _takes_dense(call: Call, kernels: Kernels) -> bool:
 
 # In which form kernels read the bias of a call; None: they do not take it. The first that take a call run it.
 FAMILIES: tuple[tuple[Kernels, Callable[[Call], Reads | None]], ...] = (
+    (Kernels.PRODUCTS, _products),
     (Kernels.RELATIVE, _relative),
     (Kernels.HOPPER, _hopper_segments),
     (Kernels.HOPPER_TILE, _hopper_tile),

@@ -130,9 +130,8 @@ class Call:
         masked = any(self.mask_flags[name] for name in ("CAUSAL", "LENGTHS", "DOCUMENTS", "MASK"))
         return masked or self.q.shape[2] % block_q != 0 or self.k.shape[2] % block_k != 0
 
-    def bias(self) -> tuple[Any, ...]:
-        """The low-rank factors with their strides, and the scores of relative keys."""
-        rows, reach = self.description.inputs.rows, self.description.reach
+    def factors(self) -> tuple[Any, ...]:
+        """The low-rank factors with their strides."""
         factors: list[Any] = []
         for factor in (self.left, self.right):
             if factor is None:
@@ -141,9 +140,14 @@ class Call:
                 factor = factor.clamp(-LARGEST, LARGEST).half() if self.half else factor.float()
                 factor = padded(factor).contiguous()
                 factors += [factor, *_strides(factor)]
+        return tuple(factors)
+
+    def bias(self) -> tuple[Any, ...]:
+        """The low-rank factors with their strides, and the scores of relative keys."""
+        rows, reach = self.description.inputs.rows, self.description.reach
         count = by_eight(2 * reach + 1)
         stride = self.q.shape[0] * self.q.shape[2] * count
-        return *factors, self.nothing if rows is None else rows, stride, count, reach, self.description.shift
+        return *self.factors(), self.nothing if rows is None else rows, stride, count, reach, self.description.shift
 
     def toeplitz(self, orientation: str, setting: Config) -> tuple[Tensor, int, int, int, int]:
         """The skewed table for tiles whose rows are queries ("rows") or keys ("columns"), its strides and its shift."""

@@ -24,6 +24,7 @@ class Kernels(IntEnum):
     HOPPER_TILE = 2  # CUDA: the same on Hopper
     HOPPER = 3  # CUDA: any length
     RELATIVE = 4  # CUDA: relative keys and values, any length
+    PRODUCTS = 5  # Triton: products with vectors of offsets, and every mask
 
 
 class Reads(Enum):
@@ -62,7 +63,7 @@ def relative_terms(request: Request) -> tuple[list[RelativeKeys], list[RelativeV
 
 
 class Inputs(NamedTuple):
-    """Tensors of a call. Those up to `value_table` may have gradients."""
+    """Tensors of a call. Those up to `k_table` may have gradients."""
 
     q: Tensor  # (B, H, Lq, D)
     k: Tensor  # (B, Hk, Lk, D)
@@ -76,6 +77,12 @@ class Inputs(NamedTuple):
     rows: Tensor | None = None  # (H, B, Lq, by_eight(2 * reach + 1)), a score for each query and clipped offset
     key_table: Tensor | None = None  # (H, 2 * reach + 1, 64) float32, scaled as q . k is; of the relative kernels
     value_table: Tensor | None = None
+    q_vectors: Tensor | None = None  # (B|1, H|1, Lq, W), multiplied with the vectors of offsets, of RelativeProducts
+    q_table: Tensor | None = None  # (H|1, N, W), the vectors of offsets
+    k_vectors: Tensor | None = None  # (B|1, H|1, Lk, W), the same of keys
+    k_table: Tensor | None = None
+    q_rows: Tensor | None = None  # (Lq + Lk - 1,), the row of each offset in `q_table`, or -1
+    k_rows: Tensor | None = None
     mask: Tensor | None = None
     lengths: Tensor | None = None
     q_documents: Tensor | None = None
@@ -148,6 +155,8 @@ class Description(NamedTuple):
         names += ["values"] if inputs.values is not None and inputs.values.requires_grad else []
         names += ["left", "right"] if any(factors) else []
         names += ["matrix"] if inputs.matrix is not None and inputs.matrix.requires_grad else []
+        of_offsets = ("q_vectors", "q_table", "k_vectors", "k_table")
+        names += [n for n in of_offsets if (t := getattr(inputs, n)) is not None and t.requires_grad]
         names += [n for n in ("segments", "rows", "key_table", "value_table") if getattr(inputs, n) is not None]
         return self._replace(learned=sum(1 << Inputs._fields.index(name) for name in names))
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 import triton
 from torch import Tensor
 
-from headway.attention.triton import backward_kernels, diagonal_kernel, forward_kernel, short
+from headway.attention.triton import backward_kernels, diagonal_kernel, forward_kernel, products, short
 from headway.attention.triton.arguments import Call
 from headway.attention.triton.description import Description, Inputs, Kernels
 from headway.attention.triton.hopper import Hopper
@@ -45,6 +45,8 @@ def fused(
         Hopper(call).tile_forward(out, lse)
     elif description.kernels is Kernels.HOPPER:
         Hopper(call).forward(out, rest if description.exact else None, lse)
+    elif description.kernels is Kernels.PRODUCTS:
+        products.forward(call, out, rest, lse)
     else:
         _general_forward(call, out, rest, lse, of_offsets)
     return out, lse, of_offsets, rest
@@ -107,6 +109,8 @@ def fused_backward(
         if description.tables.fragments is not None and learned:
             found |= _of_total(call, hopper.bias_grad(grad, lse, delta))
         return _in_order(call, found)
+    if description.kernels is Kernels.PRODUCTS:
+        return _in_order(call, found | products.backward(call, grad, lse, delta, dq, dk, dv))
     grad_weights = None if len(grads) == 1 else grads[1]
     return _in_order(call, found | _general_backward(call, grad, grad_weights, of_offsets, lse, delta, dq, dk, dv))
 
@@ -178,7 +182,7 @@ def _in_order(call: Call, found: dict[str, Tensor | None]) -> list[Tensor]:
             grad = summed_groups(grad, groups)
         elif name == "values" and q_len > k_len:
             grad = balanced(grad, q_len, k_len)
-        if name in Parts._fields:
+        if name in Parts._fields or name in ("q_vectors", "k_vectors"):
             grad = summed(grad, given)
         elif name == "segments":
             grad = summed(grad, given[None])[0]

@@ -26,6 +26,7 @@ from headway.attention.triton.description import (
 from headway.attention.triton.layout import by_eight, dropout_noise, padded
 from headway.attention.triton.matrices import matrix_tables
 from headway.attention.triton.multiplied import Multiplied
+from headway.attention.triton.products import joined
 from headway.attention.triton.relative import fused_relative, in_places
 from headway.attention.triton.tables import (
     Parts,
@@ -36,12 +37,14 @@ from headway.attention.triton.tables import (
     segment_tables,
     toeplitz_table,
 )
-from headway.bias import RelativeKeys, RelativeValues, SegmentTable
+from headway.bias import RelativeKeys, RelativeProducts, RelativeValues, SegmentTable
 
 
 def run(request: Request, choice: Choice) -> Tensor:  # (B, H, Lq, Dv)
     if choice.kernels is Kernels.RELATIVE:
         return _relative(request)
+    if choice.kernels is Kernels.PRODUCTS:
+        return _products(request, choice)
     rows, value_table, reach, shift = _relative_parts(request)
     # Columns of zeros change no score; of values, they are cut off again.
     q, k, v = (padded(t, choice.width) for t in (request.q, request.k, request.v))
@@ -73,6 +76,32 @@ def run(request: Request, choice: Choice) -> Tensor:  # (B, H, Lq, Dv)
         of_values = torch.bmm(weights.to(q.dtype).flatten(1, 2), value_table)
         output = output + of_values.view(q.shape[1], q.shape[0], q.shape[2], -1).transpose(0, 1)
     return cast("Tensor", output)
+
+
+def _products(request: Request, choice: Choice) -> Tensor:
+    q, k, v = (padded(t) for t in (request.q, request.k, request.v))
+    terms = () if request.bias is None else request.bias.terms
+    parts = parts_of([term for term in terms if not isinstance(term, RelativeProducts | RelativeKeys)])
+    inputs = _inputs(request, q, k, v, None, parts)
+    of_queries, of_keys = (joined(terms, request.q, request.scale, of_keys=of_keys) for of_keys in (False, True))
+    if of_queries is not None:
+        vectors, table, rows = of_queries
+        inputs = inputs._replace(q_vectors=vectors, q_table=table, q_rows=rows)
+    if of_keys is not None:
+        vectors, table, rows = of_keys
+        inputs = inputs._replace(k_vectors=vectors, k_table=table, k_rows=rows)
+    output, *_ = op.fused(
+        *Description(
+            kernels=choice.kernels,
+            inputs=inputs,
+            tables=Tables(),
+            scale=request.scale,
+            dropout=request.dropout,
+            causal=request.masking.causal,
+            exact=q.dtype != torch.float32 and _needs_rest(request, parts),
+        ).packed()
+    )
+    return cast("Tensor", output[..., : request.v.shape[3]])
 
 
 def _inputs(
