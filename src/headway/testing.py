@@ -255,7 +255,7 @@ class BiasContract:
 
 
 class ValueBiasContract(BiasContract):
-    """The same for a bias that is added to the values: `by_hand` returns a list of `width` numbers."""
+    """What a bias that is added to the values must pass; `by_hand` returns a list of `width` numbers."""
 
     def dense(self, bias: Any, q: Tensor) -> Tensor:
         result: Tensor = bias.dense(q_len=self.q_len, k_len=self.k_len)

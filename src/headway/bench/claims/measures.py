@@ -114,23 +114,11 @@ _ALL = (
         )
     ),
     Measure(name="bleu", words="BLEU", higher=True, noise=STATED_NOISE["bleu"], digits=2, commands=_translate),
-    Measure(
-        name="training time",
-        words="ms of a training step",
-        higher=False,
-        noise=STATED_NOISE["time"],
-        digits=2,
-        commands=_cost,
-        relative=True,
-    ),
-    Measure(
-        name="inference time",
-        words="ms of inference",
-        higher=False,
-        noise=STATED_NOISE["time"],
-        digits=2,
-        commands=_cost,
-        relative=True,
+    *(
+        Measure(
+            name=name, words=words, higher=False, noise=STATED_NOISE["time"], digits=2, commands=_cost, relative=True
+        )
+        for name, words in (("training time", "ms of a training step"), ("inference time", "ms of inference"))
     ),
     *(
         Measure(

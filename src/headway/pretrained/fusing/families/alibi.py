@@ -38,7 +38,7 @@ def bias_of_alibi(numbers: Tensor, q: Tensor, mask: Tensor | None) -> Bias:  # n
 
 
 class FusedBloomAttention(Fused):
-    """The original's projections, cache and output around headway's attention."""
+    """Attention of BLOOM; projections, cache and output stay the model's."""
 
     STRUCTURE = OF_OFFSETS
     EXPECTS = {  # noqa: RUF012
@@ -86,7 +86,7 @@ class FusedBloomAttention(Fused):
 
 
 class FusedMptAttention(Fused):
-    """The original's projections, cache and output around headway's attention."""
+    """Attention of MPT; projections, cache and output stay the model's."""
 
     STRUCTURE = OF_OFFSETS
     EXPECTS = {  # noqa: RUF012
@@ -131,7 +131,7 @@ class FusedMptAttention(Fused):
 
 
 class FusedFalconAttention(Fused):
-    """The original's projections, cache and output around headway's attention."""
+    """Attention of Falcon with ALiBi; projections, cache and output stay the model's."""
 
     STRUCTURE = OF_KEYS
     EXPECTS = {  # noqa: RUF012

@@ -48,7 +48,7 @@ def clipped_keys(
 
 
 class FusedConformerAttention(Fused):
-    """The original's projections around headway's attention; rotary positions stay the original's."""
+    """Self-attention of conformers; rotary positions stay with the model, relative ones become a structure."""
 
     STRUCTURE = f"{TRANSFORMER_XL}; or rotary: no bias"
     EXPECTS = {  # noqa: RUF012
@@ -94,13 +94,13 @@ class FusedConformerAttention(Fused):
 
 
 class FusedWav2Vec2BertAttention(FusedConformerAttention):
-    """The same with a third kind of positions, which released models use."""
+    """Self-attention of w2v-BERT 2.0: that of conformers, or, as in released models, with clipped offsets."""
 
     STRUCTURE = f"{CLIPPED}; or as wav2vec2-conformer"
 
 
 class FusedSeamlessV2Attention(FusedConformerAttention):
-    """The same, where the third kind is the only one."""
+    """Self-attention of SeamlessM4T v2, whose positions are always clipped offsets."""
 
     STRUCTURE = CLIPPED
     EXPECTS = {"forward": ("hidden_states", "attention_mask")}  # noqa: RUF012
@@ -120,7 +120,7 @@ class FusedSeamlessV2Encoder(Fused):
 
 
 class FusedParakeetAttention(Fused):
-    """The original's projections around headway's attention."""
+    """Self-attention of Parakeet, with the positions of Transformer-XL."""
 
     STRUCTURE = TRANSFORMER_XL
     EXPECTS = {"forward": ("hidden_states", "position_embeddings", "attention_mask")}  # noqa: RUF012

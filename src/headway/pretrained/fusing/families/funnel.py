@@ -40,7 +40,7 @@ class FusedFunnelStructure(Fused):
 
 
 class FusedFunnelAttention(Fused):
-    """The original's projections around headway's attention."""
+    """Attention of Funnel; projections stay the model's."""
 
     STRUCTURE = "RelativeProducts and LowRank; factorized: LowRank; pooled queries: Dense"
     EXPECTS = {  # noqa: RUF012

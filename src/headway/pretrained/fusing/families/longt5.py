@@ -21,7 +21,7 @@ from headway.running import may_read
 
 
 class FusedLongT5LocalAttention(Fused):
-    """The original's projections and buckets around sliding-window attention."""
+    """Sliding-window attention of LongT5; projections and buckets stay the model's."""
 
     STRUCTURE = "Toeplitz in a sliding window: a number for each bucket of offsets"
     EXPECTS = {  # noqa: RUF012

@@ -37,7 +37,7 @@ class FusedMPNetEncoder(Fused):
 
 
 class FusedMPNetSelfAttention(Fused):
-    """The original's projections around headway's attention."""
+    """Self-attention of MPNet; projections stay the model's."""
 
     STRUCTURE = "Toeplitz: a number for each bucket of offsets"
     EXPECTS = {"forward": ("hidden_states", "attention_mask", "position_bias", "output_attentions")}  # noqa: RUF012

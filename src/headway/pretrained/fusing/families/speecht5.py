@@ -32,7 +32,7 @@ class FusedSpeechT5Positions(Fused):
 
 
 class FusedSpeechT5Attention(Fused):
-    """The original's projections and caches around headway's attention."""
+    """Attention of SpeechT5; projections and caches stay the model's."""
 
     STRUCTURE = "RelativeKeys in the encoder; no bias in the decoder"
     EXPECTS = {  # noqa: RUF012

@@ -55,7 +55,7 @@ class FusedT5Attention(Fused):
 
 
 class FusedUMT5Attention(FusedT5Attention):
-    """The same with a table in each layer."""
+    """Self-attention of UMT5: that of T5, with a table of biases in every layer."""
 
     STRUCTURE = "Toeplitz: a number for each bucket of offsets and each layer"
     EXPECTS = {  # noqa: RUF012

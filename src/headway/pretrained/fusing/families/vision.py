@@ -23,7 +23,7 @@ OF_ROWS_AND_COLUMNS = "Dense: numbers of row and column differences"
 
 
 class FusedBeitAttention(Fused):
-    """The bias comes in place of the mask; with padding, which is rare in images, as their sum."""
+    """Self-attention of BEiT: its bias comes in place of the mask; with padding, rare in images, as their sum."""
 
     STRUCTURE = OF_ROWS_AND_COLUMNS
 
@@ -38,7 +38,7 @@ class FusedBeitAttention(Fused):
 
 
 class FusedSwinAttention(Fused):
-    """The bias comes in place of the mask, with -100 between patches that shifting a window brought together."""
+    """Window attention of Swin: its bias comes in place of the mask, with -100 between patches that a shift joined."""
 
     STRUCTURE = OF_ROWS_AND_COLUMNS
 
@@ -47,7 +47,7 @@ class FusedSwinAttention(Fused):
 
 
 class FusedData2VecVisionAttention(Fused):
-    """The original's projections around headway's attention, with numbers of the layer, of all layers, or of both."""
+    """Self-attention of data2vec's vision model, with a bias of the layer, of all layers, or of both."""
 
     STRUCTURE = OF_ROWS_AND_COLUMNS
     EXPECTS = {  # noqa: RUF012
@@ -89,7 +89,7 @@ class FusedData2VecVisionAttention(Fused):
 
 
 class FusedWindowAttention(Fused):
-    """The original's projections and its own numbers, for models that copied the first Swin."""
+    """Window attention of models that copied the first Swin; projections and biases stay the model's."""
 
     STRUCTURE = OF_ROWS_AND_COLUMNS
     EXPECTS = {"forward": ("hidden_states", "attention_mask", "output_attentions")}  # noqa: RUF012

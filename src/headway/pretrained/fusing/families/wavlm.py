@@ -17,7 +17,7 @@ from headway.pretrained.fusing.interface import run, split_heads
 
 
 class FusedWavLMAttention(Fused):
-    """The original's projections, buckets and gates around headway's attention."""
+    """Self-attention of WavLM; projections, buckets and gates stay the model's."""
 
     STRUCTURE = "RelativeProducts of width 1: a gate for each query, a number for each bucket of offsets"
     EXPECTS = {  # noqa: RUF012
