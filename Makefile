@@ -29,9 +29,10 @@ test: setup lint
 test-slow: setup  # what takes tens of seconds a test; continuous integration runs it too
 	$(PYTEST) --dist loadfile -m "slow and not gpu"
 
-test-oldest: .venv-oldest/ready  # the library with the oldest supported versions of torch and transformers
+test-oldest: .venv-oldest/ready  # the library and fusing with the oldest supported versions of torch and transformers
 	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n $$(nproc 2>/dev/null || echo 2) --dist loadfile \
-		-m "not gpu and not slow" tests/parity tests/unit/bias tests/unit/attention tests/unit/encodings tests/unit/models
+		-m "not gpu and not slow" tests/parity tests/unit/bias tests/unit/attention tests/unit/encodings tests/unit/models \
+		tests/unit/pretrained/fusing/test_same_numbers.py
 
 .venv-oldest/ready: pyproject.toml
 	$(PYTHON) -m venv .venv-oldest

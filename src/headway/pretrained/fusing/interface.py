@@ -60,7 +60,12 @@ def mask_by_name(*, config: Any = None, **kwargs: Any) -> Tensor | None:
             f"attn_implementation: {BY_NAME!r} cannot reach {config.model_type}, which computes attention itself and "
             f"would misread the mask. Load it without; headway.fuse takes the families that docs/fuse.md names."
         )
-    return mask_of_call(config=config, **kwargs)
+    found = mask_of_call(config=config, **kwargs)
+    is_causal = kwargs.get("mask_function", causal_mask_function) is causal_mask_function
+    if found is None and is_causal and config is not None and config.model_type == "umt5":
+        # In transformers 5.17 its decoder says that it is not causal, so that the mask has to say so.
+        return torch.ones(kwargs["batch_size"], kwargs["kv_length"], dtype=torch.bool, device=kwargs.get("device"))
+    return found
 
 
 def goes_through_interface(configuration: str) -> bool:

@@ -6,6 +6,7 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from torch import Tensor
@@ -426,6 +427,8 @@ class Call:
 
 def call_of(name: str, batch: int, length: int, padding: str, seed: int = 2) -> Call:
     """Return random inputs; `padding` is none, right or left, and leaves each sequence at least two tokens."""
+    if transformers.__version__.startswith("5.17.") and name.startswith(("esm", "parakeet")):
+        pytest.skip("transformers 5.17 cannot run it in float64: it multiplies frequencies with float32 positions")
     draw = torch.Generator().manual_seed(seed)
     ids = torch.randint(2, 60, (batch, length), generator=draw)
     keep = torch.ones(batch, length, dtype=torch.bool)
