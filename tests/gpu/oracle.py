@@ -216,6 +216,11 @@ def of_scores(make, parameters, inputs, upstream, **options):
 def masks(batch, q_len, k_len):
     free = torch.rand(batch, 1, q_len, k_len, device=DEVICE) > 0.4
     free[0, 0, 0] = False
+    of_keys = torch.rand(batch, 1, 1, k_len, device=DEVICE) > 0.4
+    of_keys[0] = False
+    suffix = (torch.arange(k_len, device=DEVICE) < torch.randint(1, k_len + 1, (batch, 1), device=DEVICE))[
+        :, None, None
+    ]
     documents = (ids(3, batch, q_len).sort().values, ids(3, batch, k_len).sort().values)
     lengths = torch.randint(k_len + 1, (batch,), device=DEVICE)
     lengths[0] = 0
@@ -224,6 +229,16 @@ def masks(batch, q_len, k_len):
         "causal": {"causal": True},
         "lengths": {"lengths": lengths},
         "mask": {"mask": free},
+        "keys": {"mask": of_keys},
+        "padding": {"mask": suffix},
+        "keys of all, causal": {"mask": of_keys[-1:], "causal": True},
+        "keys and lengths": {"mask": of_keys, "lengths": lengths},
         "documents": {"documents": documents},
+        "documents, causal": {"documents": tuple(t[-1:] for t in documents), "causal": True},
+        "documents and keys": {
+            "documents": (ids(4, batch, q_len), ids(4, batch, k_len)),
+            "mask": of_keys,
+            "lengths": lengths,
+        },
         "all": {"causal": True, "lengths": lengths, "mask": free, "documents": documents, "scale": 0.3},
     }

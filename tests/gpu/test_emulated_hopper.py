@@ -42,6 +42,15 @@ RELATIVE = ["forward", "rows", "backward", "settle"]
         ("relative keys and values", F16, 70, 130, "lengths", RELATIVE),
         ("relative, reach 16", BF16, 130, 200, "causal", RELATIVE),
         ("relative, reach 28", BF16, 130, 70, "nothing", RELATIVE),
+        ("none", F16, 300, 200, "padding", USUAL),
+        ("toeplitz", BF16, 130, 200, "keys of all, causal", USUAL),
+        ("low rank", BF16, 130, 130, "keys and lengths", [*USUAL, "matrix"]),
+        ("clipped and two segments", BF16, 70, 200, "keys", USUAL),
+        ("relative keys and values", BF16, 130, 300, "keys", RELATIVE),
+        ("none", BF16, 300, 400, "documents", USUAL),
+        ("toeplitz", F16, 400, 300, "documents, causal", USUAL),
+        ("low rank", BF16, 130, 200, "documents", [*USUAL, "matrix"]),
+        ("clipped and two segments", BF16, 200, 200, "documents and keys", USUAL),
     ],
 )
 def test_output_and_gradients(kind, dtype, q_len, k_len, masking, kernels):
@@ -92,15 +101,16 @@ def test_inference_with_a_low_rank_bias_at_other_widths(width, scores, monkeypat
 
 
 @pytest.mark.parametrize(("dtype", "q_len", "k_len"), [(BF16, 100, 128), (F16, 50, 64)])
+@pytest.mark.parametrize("masking", ["lengths", "keys"])
 @pytest.mark.parametrize("kind", ["none", "dense and others"])
-def test_output_and_gradients_of_one_tile(one_tile, kind, dtype, q_len, k_len):
+def test_output_and_gradients_of_one_tile(one_tile, kind, dtype, q_len, k_len, masking):
     with emulator.emulated() as launched:
-        check(kind, dtype, 3, 2, 2, q_len, k_len, 64, **masks(3, q_len, k_len)["lengths"])
+        check(kind, dtype, 3, 2, 2, q_len, k_len, 64, **masks(3, q_len, k_len)[masking])
     assert launched == TILES
 
 
 @pytest.mark.parametrize("multiprocessors", [2, 16])
-@pytest.mark.parametrize("masking", ["nothing", "causal"])
+@pytest.mark.parametrize("masking", ["nothing", "causal", "keys", "documents", "documents, causal"])
 def test_blocks_of_threads_that_share_keys(masking, multiprocessors):
     """Or, with few multiprocessors, go over several sequences alone."""
     with emulator.emulated(multiprocessors=multiprocessors, seed=multiprocessors):
@@ -121,19 +131,25 @@ def test_factors(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("kind", "length", "kernels"),
+    ("kind", "length", "masking", "kernels"),
     [
-        ("toeplitz", 150, USUAL),
-        ("relative, reach 16", 150, RELATIVE),
-        ("dense", 60, TILES),
-        ("dense", 150, [*USUAL, "matrix"]),
+        ("toeplitz", 150, "nothing", USUAL),
+        ("relative, reach 16", 150, "nothing", RELATIVE),
+        ("dense", 60, "nothing", TILES),
+        ("dense", 150, "nothing", [*USUAL, "matrix"]),
+        ("toeplitz", 150, "keys of all, causal", USUAL),
+        ("relative, reach 16", 150, "keys", RELATIVE),
+        ("dense", 60, "keys", TILES),
+        ("dense", 150, "documents and keys", [*USUAL, "matrix"]),
+        ("none", 200, "documents", USUAL),
     ],
 )
-def test_dropout(one_tile, kind, length, kernels):
+def test_dropout(one_tile, kind, length, masking, kernels):
     """The formula, without the weights whose random numbers say so (hopper.cuh, `Dropout`)."""
     from headway.attention.triton.layout import dropout_noise
 
     chance, (make, parameters) = 0.3, made(kind, 2, 2, length, length, 64)
+    options = masks(2, length, length)[masking]
     inputs, upstream = [draw(2, 2, length, 64).to(BF16) for _ in range(3)], draw(2, 2, length, 64).to(BF16)
     torch.manual_seed(5)
     padded = (length + 127) // 128 * 128
@@ -152,7 +168,7 @@ def test_dropout(one_tile, kind, length, kernels):
         seen = torch.zeros(2, 2, length, length, dtype=q.dtype)
         added = hw.Dense(seen) if bias is None else bias + hw.Dense(seen)
         eye = torch.eye(length, dtype=q.dtype).expand(2, 2, -1, -1)
-        weights = hw.attention(q, k, eye, added, backend="eager") * kept / (1 - chance)
+        weights = hw.attention(q, k, eye, added, backend="eager", **options) * kept / (1 - chance)
         output = weights @ v
         if value_bias is not None:
             table, reach = value_bias.table, value_bias.clip
@@ -163,7 +179,7 @@ def test_dropout(one_tile, kind, length, kernels):
     truth = outcome(torch.float64, formula)
     with emulator.emulated() as launched:
         torch.manual_seed(5)
-        found = outcome(BF16, lambda *given: hw.attention(*given, backend="triton", dropout=chance))
+        found = outcome(BF16, lambda *given: hw.attention(*given, backend="triton", dropout=chance, **options))
     assert launched == kernels
     for right, ours in zip(truth, found, strict=True):
         assert (ours.double() - right).norm() <= 0.01 * right.norm()

@@ -53,8 +53,8 @@ def plan(request: Request) -> Plan | str:
     if call.dense and not _takes_dense(call, kernels):
         return (
             "it takes Dense where the batch shares the bias and nothing in it meets the query or segments: for 16 "
-            "to 128 queries and keys (in float32 64) of width up to 64, or on Hopper in half precision without mask "
-            "and documents, in training at width 64"
+            "to 128 queries and keys (in float32 64) of width up to 64, or on Hopper in half precision without "
+            "a mask of queries, in training at width 64"
         )
     choice = _choice(call, kernels, reads)
     return Plan(partial(_run, choice), kernels=choice)
@@ -170,6 +170,7 @@ def _relative(call: Call) -> Reads | None:
     takes = (
         len(call.relatives) > 0
         and not call.terms
+        and request.masking.q_documents is None
         and _on_hopper(call)
         and call.request.q.shape[3] == hopper.FULL_WIDTH
         and max(term.clip for term in call.relatives) <= relative.LONGEST_REACH
@@ -197,7 +198,8 @@ def _hopper_tile(call: Call) -> Reads | None:
     """A bias that the batch shares, as a matrix, where all scores of a head are one tile, of width 64."""
     from headway.attention.triton import hopper
 
-    shared = _hopper_shared(call) is not None and call.hopper_width == hopper.FULL_WIDTH
+    one_text = call.request.masking.q_documents is None
+    shared = one_text and _hopper_shared(call) is not None and call.hopper_width == hopper.FULL_WIDTH
     takes = shared and hopper.is_tile(call.q_len, call.k_len)
     return _as_matrix(call) if takes else None
 

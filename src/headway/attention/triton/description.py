@@ -105,6 +105,9 @@ class Tables(NamedTuple):
     transposed: Tensor | None = None  # (H|1, Lk, Lq), for the backward pass
     key_places: Tensor | None = None  # (H, 64, 64), see `relative.in_places`
     value_places: Tensor | None = None
+    words: Tensor | None = None  # of a mask of keys, see `masks.key_words`; Hopper only, as the next two
+    q_records: Tensor | None = None  # of packed documents, see `masks.document_records`
+    k_records: Tensor | None = None
 
 
 Packed = tuple[list[Tensor], list[Tensor], list[int], float, float]

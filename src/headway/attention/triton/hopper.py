@@ -13,6 +13,7 @@ from torch import Tensor
 from headway.attention.masking import Masking
 from headway.attention.triton import cuda
 from headway.attention.triton.arguments import Call
+from headway.attention.triton.masks import is_of_keys, turns
 from headway.attention.triton.tables import BLOCK, TILE, whole_blocks
 
 WIDTHS = (32, 64, 80, 96, 128)  # of heads
@@ -26,8 +27,8 @@ FEW_TILES = 512  # of 64 queries: up to here, two sequences have gradients of q 
 
 
 def takes_masks(masking: Masking) -> bool:
-    """Whether the kernels know these masks: causal order and lengths."""
-    return masking.mask is None and masking.q_documents is None
+    """Whether the kernels know these masks: causal order, lengths, masks of keys, and packed documents."""
+    return masking.mask is None or is_of_keys(masking.mask)
 
 
 def whole_width(width: int) -> int | None:
@@ -91,6 +92,7 @@ class Hopper:
         self.ids = [steps, tables.q_segments, tables.k_segments]
         self.id_steps = [0 if t is None or t.shape[0] == 1 else t.stride(0) for t in self.ids[1:]]
         self.first, self.last = whole_blocks(call.q.shape[2]), whole_blocks(call.k.shape[2])
+        self.masks = [t for t in (tables.words, tables.q_records, tables.k_records) if t is not None]
         self.sums = sums and tables.toeplitz is not None
         given = {
             "-DDROPOUT": call.dropout > 0,
@@ -98,6 +100,8 @@ class Hopper:
             "-DPLAIN": tables.fragments is None and tables.toeplitz is None,
             "-DSEGMENTS": self.segmented,
             "-DFACTORS": tables.left is not None,
+            "-DMASK": tables.words is not None,
+            "-DDOCUMENTS": tables.k_records is not None,
             "-DSUMS": self.sums,
             f"-DWIDTH={call.q.shape[3]}": call.q.shape[3] != TILE,
         }
@@ -145,7 +149,7 @@ class Hopper:
         self._run(
             "forward", (q.shape[0] * triton.cdiv(q.shape[2], groups * TILE), q.shape[1]), groups * BLOCK,
             *(cuda.tensor_map(t) for t in (q, k, v, left, right)), None, None, table, self.call.lengths,
-            self.ids[0], self.ids[2], out, rest, lse, *self._sizes(), *where, self.first, self.id_steps[1],
+            *self.masks, self.ids[0], self.ids[2], out, rest, lse, *self._sizes(), *where, self.first, self.id_steps[1],
             left.shape[1], right.shape[1], 0,
             flags=flags,
         )  # fmt: skip
@@ -172,16 +176,19 @@ class Hopper:
         (slots, teams, ways), sums_q, counters = for_sums(q, k.shape[2], self.call.multiprocessors)
         span = self.first + self.last + BLOCK
         sums = q.new_zeros(slots * teams * 2, heads, span, dtype=torch.float32) if self.sums else None
-        if self.call.lengths is not None:  # blocks of keys that nobody sees are left out
+        order = []
+        if self.tables.k_records is not None:
+            order.append(turns(self.tables.k_records, triton.cdiv(q_len, TILE), slots, teams))
+        elif self.call.lengths is not None:  # blocks of keys that nobody sees are left out
             dk.zero_()
             dv.zero_()
         of_steps = q.new_zeros(slots, heads, teams, WARPS, 2, dtype=torch.float32) if self.segmented else None
         table, *where = self._bias(keys_first=True)
         self._run(
             "backward", (slots * heads * teams, 1), 3 * BLOCK,
-            *(cuda.tensor_map(t) for t in (q, k, v, grad)), lse, delta, table, self.call.lengths, *self.ids,
-            dq, dk, dv, sums_q, counters, sums, of_steps, batch, *self._sizes(), *where, self.first,
-            *self.id_steps, span, slots, teams, ways, heads_apart(dq),
+            *(cuda.tensor_map(t) for t in (q, k, v, grad)), lse, delta, table, self.call.lengths,
+            *self.masks, *order, *self.ids, dq, dk, dv, sums_q, counters, sums, of_steps, batch, *self._sizes(), *where,
+            self.first, *self.id_steps, span, slots, teams, ways, heads_apart(dq),
             together=teams > 1,
         )  # fmt: skip
         dvalues = None
@@ -200,7 +207,7 @@ class Hopper:
         sums = q.new_empty(chunks, heads, q_len, k.shape[2], dtype=torch.float32)
         self._run(
             "matrix", (chunks * tiles, 1), 3 * BLOCK,
-            *(cuda.tensor_map(t) for t in (q, k, v, grad)), lse, delta, table, self.call.lengths, sums,
+            *(cuda.tensor_map(t) for t in (q, k, v, grad)), lse, delta, table, self.call.lengths, *self.masks, sums,
             batch, *self._sizes(), *where, chunks,
         )  # fmt: skip
         if chunks == 2:  # a sum over an axis of two takes longer
@@ -214,7 +221,7 @@ class Hopper:
         chunks, _, flags = self._of_tile()
         self._run(
             "tile_forward", (chunks * q.shape[1], 1), 3 * BLOCK,
-            *(cuda.tensor_map(t) for t in (q, k, v)), table, self.call.lengths, out, lse,
+            *(cuda.tensor_map(t) for t in (q, k, v)), table, self.call.lengths, *self.masks, out, lse,
             q.shape[0], *self._sizes(), *where, chunks,
             flags=flags,
         )  # fmt: skip
@@ -230,8 +237,8 @@ class Hopper:
         sums = q.new_empty(chunks * each, heads, q_len, k.shape[2], dtype=torch.float32) if learned else None
         self._run(
             "tile_backward", (chunks * heads, 1), 3 * BLOCK,
-            *(cuda.tensor_map(t) for t in (q, k, v, grad)), lse, table, self.call.lengths, dq, dk, dv, sums,
-            batch, *self._sizes(), *where, chunks, heads_apart(dq),
+            *(cuda.tensor_map(t) for t in (q, k, v, grad)), lse, table, self.call.lengths, *self.masks,
+            dq, dk, dv, sums, batch, *self._sizes(), *where, chunks, heads_apart(dq),
             flags=[*flags, *(["-DLEARNED"] if learned else [])],
         )  # fmt: skip
         return None if sums is None else sums.sum(0)

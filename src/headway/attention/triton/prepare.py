@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from headway.attention.triton.description import (
     relative_terms,
 )
 from headway.attention.triton.layout import by_eight, dropout_noise, padded
+from headway.attention.triton.masks import document_records, key_words
 from headway.attention.triton.matrices import matrix_tables
 from headway.attention.triton.multiplied import Multiplied
 from headway.attention.triton.products import joined
@@ -55,12 +56,13 @@ def run(request: Request, choice: Choice) -> Tensor:  # (B, H, Lq, Dv)
         # A number that all keys share changes no weight: the column of segment 0 is taken from that of segment 1.
         steps = segment.table[:, :, 1] - segment.table[:, :, 0]  # (H|1, 2)
     parts = parts_of([term for term in terms if term is not segment])
-    tables = _tables(request, choice, parts.detach(), segment, steps)
+    masks, mask_tables = _masks(request, choice.on_hopper)
+    tables = _tables(request, choice, parts.detach(), segment, steps)._replace(**mask_tables)
     qkv = None if choice.padded or not choice.on_hopper else request.qkv
     output, _, weights, _ = op.fused(
         *Description(
             kernels=choice.kernels,
-            inputs=_inputs(request, q, k, v, qkv, parts, segments=steps, rows=rows),
+            inputs=_inputs(request, q, k, v, qkv, parts, segments=steps, rows=rows)._replace(**masks),
             tables=tables,
             scale=request.scale,
             dropout=request.dropout,
@@ -68,7 +70,7 @@ def run(request: Request, choice: Choice) -> Tensor:  # (B, H, Lq, Dv)
             reach=reach,
             shift=shift,
             weights=value_table is not None,
-            exact=q.dtype != torch.float32 and not choice.one_tile and _needs_rest(request, (*parts, steps)),
+            exact=_needs_rest(request, choice, (*parts, steps)),
         ).packed()
     )
     output = output[..., : request.v.shape[3]]
@@ -82,7 +84,7 @@ def _products(request: Request, choice: Choice) -> Tensor:
     q, k, v = (padded(t) for t in (request.q, request.k, request.v))
     terms = () if request.bias is None else request.bias.terms
     parts = parts_of([term for term in terms if not isinstance(term, RelativeProducts | RelativeKeys)])
-    inputs = _inputs(request, q, k, v, None, parts)
+    inputs = _inputs(request, q, k, v, None, parts)._replace(**_masks(request, choice.on_hopper)[0])
     of_queries, of_keys = (joined(terms, request.q, request.scale, of_keys=of_keys) for of_keys in (False, True))
     if of_queries is not None:
         vectors, table, rows = of_queries
@@ -98,7 +100,7 @@ def _products(request: Request, choice: Choice) -> Tensor:
             scale=request.scale,
             dropout=request.dropout,
             causal=request.masking.causal,
-            exact=q.dtype != torch.float32 and _needs_rest(request, parts),
+            exact=_needs_rest(request, choice, parts),
         ).packed()
     )
     return cast("Tensor", output[..., : request.v.shape[3]])
@@ -117,8 +119,6 @@ def _inputs(
     key_table: Tensor | None = None,
     value_table: Tensor | None = None,
 ) -> Inputs:
-    masking = request.masking
-    lengths = masking.lengths  # kernels trust them, and on a GPU nobody has read them
     return Inputs(
         *((q, k, v) if qkv is None else (q.detach(), k.detach(), v.detach())),
         qkv=qkv,
@@ -130,12 +130,25 @@ def _inputs(
         rows=rows,
         key_table=key_table,
         value_table=value_table,
-        mask=masking.mask,
-        lengths=None if lengths is None else lengths.clamp(max=request.k.shape[2]).to(torch.int32),
-        q_documents=masking.q_documents,
-        k_documents=masking.k_documents,
         noise=None if request.dropout == 0 else dropout_noise(q, k),
     )
+
+
+def _masks(request: Request, on_hopper: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The masks as inputs of the kernels, and those of them that the Hopper kernels read in other forms as tables."""
+    masking, batch = request.masking, request.q.shape[0]
+    mask, documents = masking.mask, {"q_documents": masking.q_documents, "k_documents": masking.k_documents}
+    lengths = masking.lengths  # kernels trust them, and on a GPU nobody has read them
+    lengths = None if lengths is None else lengths.clamp(max=request.k.shape[2]).to(torch.int32)
+    if not on_hopper:
+        return {"mask": mask, "lengths": lengths, **documents}, {}
+    words = q_records = k_records = None
+    if mask is not None:
+        words, lengths = key_words(mask, lengths, batch)
+    if masking.q_documents is not None and masking.k_documents is not None:
+        given = masking.q_documents, masking.k_documents
+        q_records, k_records = document_records(*given, lengths, words, masking.causal, batch)
+    return {"lengths": lengths}, {"words": words, "q_records": q_records, "k_records": k_records}
 
 
 def _tables(
@@ -175,14 +188,22 @@ def _matrix(request: Request, choice: Choice, parts: Parts) -> Tables:
     return Tables(fragments=rows, column_fragments=columns[0] if columns else None)
 
 
-def _needs_rest(request: Request, parts: Sequence[Tensor | None]) -> bool:
+def _needs_rest(request: Request, choice: Choice, parts: Sequence[Tensor | None]) -> bool:
     """Whether gradients need what rounding took from the output: those of factors that many sequences share, and those
-    that nearly cancel, because there is one key or because a mask may leave few."""
-    if not request.needs_grad:
+    that nearly cancel, because there is one key or because a mask may leave few.
+
+    A mask of keys (the Hopper kernels take no other) is to a sequence as its length. In a text of one token the output
+    is the token's value, which rounds to itself, unless dropout scales it.
+    """
+    if not request.needs_grad or request.q.dtype == torch.float32 or choice.one_tile:
         return False
     if request.k.shape[2] == 1:
         return True
-    masked = request.masking.mask is not None or request.masking.q_documents is not None
+    masked = request.masking.q_documents is not None
+    if choice.on_hopper:
+        masked = masked and request.dropout > 0
+    else:
+        masked = masked or request.masking.mask is not None
     return masked or any(part is not None and part.requires_grad for part in parts[1:])
 
 
@@ -193,14 +214,15 @@ def _relative(request: Request) -> Tensor:
     key_table = None if not keys else _table(keys, reach, q).float() * request.scale
     value_table = None if not values else _table(values, reach, q).float()
     places = [None if t is None else in_places(t.detach().to(q.dtype)) for t in (key_table, value_table)]
+    masks, mask_tables = _masks(request, on_hopper=True)
     inputs = _inputs(
         request, q, request.k, request.v, request.qkv, Parts(), key_table=key_table, value_table=value_table
-    )
+    )._replace(**masks)
     output, *_ = fused_relative(
         *Description(
             kernels=Kernels.RELATIVE,
             inputs=inputs,
-            tables=Tables(key_places=places[0], value_places=places[1]),
+            tables=Tables(key_places=places[0], value_places=places[1])._replace(**mask_tables),
             scale=request.scale,
             dropout=request.dropout,
             causal=request.masking.causal,

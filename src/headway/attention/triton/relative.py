@@ -47,8 +47,8 @@ def fused_relative(
     out, lse, of_places = _empty_outputs(description, q)
     call.run(
         "forward", (q.shape[0] * triton.cdiv(q.shape[2], BLOCK), q.shape[1]), 2 * BLOCK,
-        *(cuda.tensor_map(t) for t in (q, k, v, q, k)), *call.tables, None, call.lengths, None, None, out, None, lse,
-        of_places, *call.sizes[:-1], *NO_BIAS, description.shift,
+        *(cuda.tensor_map(t) for t in (q, k, v, q, k)), *call.tables, None, call.lengths, *call.words,
+        None, None, out, None, lse, of_places, *call.sizes[:-1], *NO_BIAS, description.shift,
         flags=("-DPLAIN", *(["-DWEIGHTS"] if description.weights else [])),
     )  # fmt: skip
     return out, lse, of_places
@@ -100,7 +100,7 @@ def fused_relative_backward(
     )  # fmt: skip
     call.run(
         "backward", (slots * heads * teams, 1), 3 * BLOCK,
-        *(cuda.tensor_map(t) for t in (q, k, v, grad)), lse, delta, None, call.lengths, None, None, None,
+        *(cuda.tensor_map(t) for t in (q, k, v, grad)), lse, delta, None, call.lengths, *call.words, None, None, None,
         dq, dk, dv, sums_q, counters, None, None, *looked_up, ends, dscores, row_sums, begin,
         batch, *call.sizes[:-1], *NO_BIAS, *shares, hopper.heads_apart(dq),
         flags=("-DPLAIN", *phase), together=teams > 1,
@@ -132,8 +132,9 @@ class _Call:
         self.tables, self.lengths = (description.tables.key_places, description.tables.value_places), inputs.lengths
         lengths = q.shape[2], k.shape[2]
         self.sizes = (q.shape[1], q.shape[1] // k.shape[1], *lengths, int(description.causal), description.shift)
+        self.words = [] if description.tables.words is None else [description.tables.words]
         self.flags = [f"-DREACH={description.reach}", *(["-DDROPOUT"] if description.dropout > 0 else [])]
-        given = zip(("-DKEYS", "-DVALUES"), self.tables, strict=True)
+        given = zip(("-DKEYS", "-DVALUES", "-DMASK"), (*self.tables, description.tables.words), strict=True)
         self.flags += [flag for flag, table in given if table is not None]
         self.multiprocessors = torch.cuda.get_device_properties(q.device).multi_processor_count
         self.items: int = q.shape[0] * triton.cdiv(q.shape[2], TILE)  # of each head
