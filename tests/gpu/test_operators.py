@@ -67,6 +67,20 @@ def test_tables_of_a_matrix(kinds):
         check(recorded.calls)
 
 
+@pytest.mark.skipif(not ON_TRITON, reason="no GPU, and TRITON_INTERPRET is not 1")
+@pytest.mark.parametrize("with_lengths", [False, True])
+def test_what_masks_become(with_lengths):
+    from headway.attention.triton.masks import _key_words, document_records
+
+    seen = (torch.arange(3 * 150, device=DEVICE).view(3, 150) % 7 > 2).to(torch.uint8)
+    texts = torch.arange(150, device=DEVICE)[None] // 40
+    lengths = torch.tensor([150, 3, 90], device=DEVICE) if with_lengths else None
+    torch.library.opcheck(_key_words, (seen, lengths, 3))
+    words, ends = _key_words(seen, lengths, 3)
+    torch.library.opcheck(document_records, (texts, texts, ends, words, with_lengths, 3))
+    torch.library.opcheck(document_records, (texts, texts, None, None, with_lengths, 3))
+
+
 @pytest.mark.skipif(not ON_HOPPER, reason="kernels for Hopper GPUs")
 @pytest.mark.parametrize("length", [100, 200])
 @pytest.mark.parametrize(
@@ -114,7 +128,7 @@ def test_the_native_kernel(options):
 def test_every_operator_is_checked():
     """A new one has to join the lists above."""
     from headway.attention.native import op as native  # noqa: F401
-    from headway.attention.triton import multiplied, op, relative  # noqa: F401
+    from headway.attention.triton import masks, matrices, multiplied, op, relative  # noqa: F401
 
     found = {
         name.split("::")[1].split(".")[0]
@@ -122,4 +136,5 @@ def test_every_operator_is_checked():
         if name.startswith("headway::")
     }
     backward = {"fused", "fused_relative", "multiplied_out", "blockwise"}
-    assert found == backward | {f"{name}_backward" for name in backward} | {"matrix_tables", "native"}
+    others = {"matrix_tables", "key_words", "document_records", "native"}
+    assert found == backward | {f"{name}_backward" for name in backward} | others

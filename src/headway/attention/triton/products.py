@@ -22,8 +22,8 @@ from headway.bias import RelativeKeys, RelativeProducts, Structured
 Config = dict[str, int]
 OFFSET_PROGRAMS = 4  # for each multiprocessor
 
-# For widths up to 64 in half precision. Chosen by what compiled kernels need of registers and shared memory on sm_80,
-# sm_89 and sm_90; not measured.
+# For widths up to 64 in half precision. Chosen by what compiled kernels need of registers and shared memory on sm_80
+# and sm_89; on Hopper, by trial on an H200 at 512 and 2,048 tokens.
 CONFIGS: dict[str, Config] = {
     "forward": {"BLOCK_Q": 64, "BLOCK_K": 32, "num_warps": 4, "num_stages": 2},
     "query": {"BLOCK_Q": 32, "BLOCK_K": 32, "num_warps": 4, "num_stages": 2},
@@ -31,11 +31,12 @@ CONFIGS: dict[str, Config] = {
     "offset": {"BLOCK_Q": 32, "BLOCK_K": 32, "num_warps": 4, "num_stages": 2},
 }
 # On Hopper, whose products take 64 rows at once: of every call, and of those with products of queries alone.
-HOPPER_CONFIGS: dict[str, Config] = {"query": {"BLOCK_Q": 64, "BLOCK_K": 32, "num_warps": 4, "num_stages": 2}}
-HOPPER_QUERY_CONFIGS: dict[str, Config] = {
+HOPPER_CONFIGS: dict[str, Config] = {
+    "forward": {"BLOCK_Q": 64, "BLOCK_K": 64, "num_warps": 4, "num_stages": 2},
+    "query": {"BLOCK_Q": 64, "BLOCK_K": 32, "num_warps": 4, "num_stages": 2},
     "key": {"BLOCK_Q": 32, "BLOCK_K": 64, "num_warps": 4, "num_stages": 2},
-    "offset": {"BLOCK_Q": 64, "BLOCK_K": 64, "num_warps": 4, "num_stages": 2},
 }
+HOPPER_QUERY_CONFIGS: dict[str, Config] = {"offset": {"BLOCK_Q": 64, "BLOCK_K": 64, "num_warps": 4, "num_stages": 2}}
 
 
 def config(kind: str, width: int, dtype: torch.dtype, on_hopper: bool, of_keys: bool) -> Config:
