@@ -72,7 +72,7 @@ def test_tables_of_a_matrix(kinds):
 def test_what_masks_become(with_lengths):
     from headway.attention.triton.masks import _key_words, document_records
 
-    seen = (torch.arange(3 * 150, device=DEVICE).view(3, 150) % 7 > 2).to(torch.uint8)
+    seen = torch.arange(3 * 150, device=DEVICE).view(3, 150) % 7 > 2
     texts = torch.arange(150, device=DEVICE)[None] // 40
     lengths = torch.tensor([150, 3, 90], device=DEVICE) if with_lengths else None
     torch.library.opcheck(_key_words, (seen, lengths, 3))

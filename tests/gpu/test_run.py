@@ -25,7 +25,10 @@ def test_the_record_is_compared_with_the_kernels(tmp_path, monkeypatch, capsys):
     record = {"sources": run.sources(), "passed": 3, "failed": 0, "gpu": "some GPU", "date": "2026-01-01"}
     run.RECORD.write_text(json.dumps(record))
     run.check()
-    assert capsys.readouterr().out == "GPU tests of these kernels: 3 passed on some GPU, 2026-01-01.\n"
-    run.RECORD.write_text(json.dumps({**record, "sources": "others", "failed": 1}))
+    assert capsys.readouterr().out == "GPU tests: 3 passed on some GPU, 2026-01-01.\n"
+    changed = {**record["sources"], "triton/hopper.cuh": "another", "gone.py": "there no more"}
+    run.RECORD.write_text(json.dumps({**record, "sources": changed, "failed": 1}))
     run.check()
-    assert "is of other kernels" in capsys.readouterr().out
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("GPU tests: 3 passed, 1 failed on some GPU")
+    assert second.startswith("Changed since: gone.py, triton/hopper.cuh. Run make test-gpu")

@@ -22,21 +22,20 @@ def key_words(mask: Tensor, lengths: Tensor | None, batch: int) -> tuple[Tensor,
 
     A key beyond its sequence's length is not seen. There are words for whole blocks of keys.
     """
-    rows: Tensor = mask[:, 0, 0].view(torch.uint8)
-    words, ends = _key_words(rows, lengths, batch)
+    words, ends = _key_words(mask[:, 0, 0], lengths, batch)
     return words, ends
 
 
 @torch.library.custom_op("headway::key_words", mutates_args=(), device_types=None)
 def _key_words(
-    mask: Tensor,  # (B|1, Lk) uint8
+    mask: Tensor,  # (B|1, Lk) boolean
     lengths: Tensor | None,  # (B,)
     batch: int,
 ) -> tuple[Tensor, Tensor]:
     words, ends = _empty_words(mask, lengths, batch)
     of_sequence = 0 if mask.shape[0] == 1 else mask.stride(0)
     mask_kernels.key_words_kernel[(batch,)](
-        mask, words if lengths is None else lengths, words, ends,
+        mask.view(torch.uint8), words if lengths is None else lengths, words, ends,
         of_sequence, mask.stride(1), mask.shape[1], words.shape[1],
         LENGTHS=lengths is not None, BLOCK=WORDS_AT_A_TIME,
     )  # fmt: skip

@@ -40,6 +40,8 @@ from headway.attention.triton.tables import (
 )
 from headway.bias import RelativeKeys, RelativeProducts, RelativeValues, SegmentTable
 
+FEWEST_QUERIES = 256  # of all sequences: up to here a learned Toeplitz bias gets exact gradients, at little cost
+
 
 def run(request: Request, choice: Choice) -> Tensor:  # (B, H, Lq, Dv)
     if choice.kernels is Kernels.RELATIVE:
@@ -190,7 +192,8 @@ def _matrix(request: Request, choice: Choice, parts: Parts) -> Tables:
 
 def _needs_rest(request: Request, choice: Choice, parts: Sequence[Tensor | None]) -> bool:
     """Whether gradients need what rounding took from the output: those of factors that many sequences share, and those
-    that nearly cancel, because there is one key or because a mask may leave few.
+    that nearly cancel, because there is one key or because a mask may leave few. A query's error is one number in the
+    gradient of all its scores, and few queries leave it in that of an offset which many keys share.
 
     A mask of keys (the Hopper kernels take no other) is to a sequence as its length. In a text of one token the output
     is the token's value, which rounds to itself, unless dropout scales it.
@@ -199,12 +202,15 @@ def _needs_rest(request: Request, choice: Choice, parts: Sequence[Tensor | None]
         return False
     if request.k.shape[2] == 1:
         return True
+    values, *others = parts
+    if values is not None and values.requires_grad and request.q.shape[0] * request.q.shape[2] <= FEWEST_QUERIES:
+        return True
     masked = request.masking.q_documents is not None
     if choice.on_hopper:
         masked = masked and request.dropout > 0
     else:
         masked = masked or request.masking.mask is not None
-    return masked or any(part is not None and part.requires_grad for part in parts[1:])
+    return masked or any(part is not None and part.requires_grad for part in others)
 
 
 def _relative(request: Request) -> Tensor:
