@@ -30,7 +30,8 @@ def page(record: dict[str, Any]) -> str:
             "16,384 tokens a call; 768 or 1,024 columns, 800 where D is 80, and 4,096 with 32 heads of width 128; "
             "bfloat16 and 12 heads of width 64 where nothing else is said. Masks and `lengths` take up to "
             f"{record['padding']:.1%} of the keys of a sequence away. *General*: the Triton kernels that serve GPUs of "
-            "other generations, here on the same machine; – where they do not take the call.", "",
+            "other generations, here on the same machine; – where they do not take the call, or where the time of the "
+            "benchmark was over before its turn.", "",
             *table, "",
             about + about_spread(record, record["kind"]),
         ]
