@@ -23,11 +23,12 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$(nproc 2>/dev/null || e
 
 test: setup lint
 	$(PYTEST) --dist loadfile --no-loadscope-reorder -m "not gpu and not slow"  # in order: the long files come first
-	TRITON_INTERPRET=1 $(PYTEST) --dist worksteal tests/gpu  # the GPU kernels, interpreted on the CPU
+	TRITON_INTERPRET=1 $(PYTEST) --dist worksteal -m "not slow" tests/gpu  # the GPU kernels, interpreted on the CPU
 	@$(BIN)/python tests/gpu/run.py --check
 
 test-slow: setup  # what takes tens of seconds a test; continuous integration runs it too
 	$(PYTEST) --dist loadfile -m "slow and not gpu"
+	TRITON_INTERPRET=1 $(PYTEST) --dist worksteal -m slow tests/gpu
 
 test-oldest: .venv-oldest/ready  # the library and fusing with the oldest supported versions of torch and transformers
 	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n $$(nproc 2>/dev/null || echo 2) --dist loadfile \

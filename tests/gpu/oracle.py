@@ -216,14 +216,13 @@ def of_scores(make, parameters, inputs, upstream, **options):
 def masks(batch, q_len, k_len):
     free = torch.rand(batch, 1, q_len, k_len, device=DEVICE) > 0.4
     free[0, 0, 0] = False
-    of_keys = torch.rand(batch, 1, 1, k_len, device=DEVICE) > 0.4
-    of_keys[0] = False
-    suffix = (torch.arange(k_len, device=DEVICE) < torch.randint(1, k_len + 1, (batch, 1), device=DEVICE))[
-        :, None, None
-    ]
     documents = (ids(3, batch, q_len).sort().values, ids(3, batch, k_len).sort().values)
     lengths = torch.randint(k_len + 1, (batch,), device=DEVICE)
     lengths[0] = 0
+    of_keys = torch.rand(batch, 1, 1, k_len, device=DEVICE) > 0.4
+    of_keys[0] = False
+    ends = torch.randint(1, k_len + 1, (batch, 1, 1, 1), device=DEVICE)
+    suffix = torch.arange(k_len, device=DEVICE) < ends
     return {
         "nothing": {},
         "causal": {"causal": True},

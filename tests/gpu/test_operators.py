@@ -19,6 +19,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ON_TRITON = CUDA or INTERPRETED
 ON_HOPPER = CUDA and torch.cuda.get_device_capability() == (9, 0)
 HALF = torch.bfloat16 if CUDA else torch.float32  # which the interpreter multiplies wrongly
+SLOW = pytest.mark.slow  # where kernels are interpreted
 
 pytestmark = [
     pytest.mark.gpu,
@@ -32,7 +33,9 @@ def lengths():
 
 
 @pytest.mark.skipif(not ON_TRITON, reason="no GPU, and TRITON_INTERPRET is not 1")
-@pytest.mark.parametrize("kind", ["toeplitz", "sum", "everything", "products and others"])
+@pytest.mark.parametrize(
+    "kind", ["toeplitz", *(pytest.param(kind, marks=SLOW) for kind in ("sum", "everything", "products and others"))]
+)
 def test_the_kernels_of_triton(small_tiles, kind):
     calls = calls_of(kind, "triton", 16, dtype=HALF, lengths=lengths(), dropout=0.2 if kind == "toeplitz" else 0.0)
     assert names(calls) == ["fused", "fused_backward"]

@@ -24,7 +24,9 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("masking", ["causal", "lengths", "mask", "documents", "all"])
+@pytest.mark.parametrize(
+    "masking", ["all", *(pytest.param(m, marks=pytest.mark.slow) for m in ("causal", "lengths", "mask", "documents"))]
+)
 @pytest.mark.parametrize("kind", KINDS if CUDA else KINDS[-1:])
 def test_masks(kind, masking):
     check(kind, DTYPES[0], 2, 2, 1, 37, 50, 16, **masks(2, 37, 50)[masking])
@@ -95,6 +97,7 @@ def test_as_models_have_them(kind, q_len, k_len, width, dtype):
         assert error <= allowed + torch.finfo(dtype).eps * truth.norm(), (index, error, allowed)
 
 
+@pytest.mark.slow  # where kernels are interpreted
 @pytest.mark.parametrize("kind", KINDS[2:])
 def test_the_same_bits_again(kind):
     from oracle import made
@@ -106,7 +109,9 @@ def test_the_same_bits_again(kind):
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("rows", ["buckets", "clipped", "zero beyond", "every offset"])
+@pytest.mark.parametrize(
+    "rows", ["buckets", *(pytest.param(r, marks=pytest.mark.slow) for r in ("clipped", "zero beyond", "every offset"))]
+)
 def test_drawn_calls_with_dropout(rows):
     """Weights that dropout keeps are found first; so are gradients of vectors and tables that sequences share."""
     fixed = {"backend": "triton", "dtype": "float32", "width": 16, "v_width": 16, "dropout": 0.3, "batch": 2,
