@@ -219,10 +219,12 @@ def masks(batch, q_len, k_len):
     documents = (ids(3, batch, q_len).sort().values, ids(3, batch, k_len).sort().values)
     lengths = torch.randint(k_len + 1, (batch,), device=DEVICE)
     lengths[0] = 0
-    of_keys = torch.rand(batch, 1, 1, k_len, device=DEVICE) > 0.4
-    of_keys[0] = False
-    ends = torch.randint(1, k_len + 1, (batch, 1, 1, 1), device=DEVICE)
-    suffix = torch.arange(k_len, device=DEVICE) < ends
+    with torch.random.fork_rng():  # so that tests without these draw the same numbers as ever
+        of_keys = torch.rand(batch, 1, 1, k_len, device=DEVICE) > 0.4
+        of_keys[0] = False
+        ends = torch.randint(1, k_len + 1, (batch, 1, 1, 1), device=DEVICE)
+        suffix = torch.arange(k_len, device=DEVICE) < ends
+        in_pieces = ids(4, batch, q_len), ids(4, batch, k_len)
     return {
         "nothing": {},
         "causal": {"causal": True},
@@ -235,7 +237,7 @@ def masks(batch, q_len, k_len):
         "documents": {"documents": documents},
         "documents, causal": {"documents": tuple(t[-1:] for t in documents), "causal": True},
         "documents and keys": {
-            "documents": (ids(4, batch, q_len), ids(4, batch, k_len)),
+            "documents": in_pieces,
             "mask": of_keys,
             "lengths": lengths,
         },
