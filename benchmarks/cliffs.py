@@ -162,7 +162,7 @@ def record_of(bench: Bench, cliffs: dict[str, Cliff], machine: dict[str, Any]) -
     }  # fmt: skip
     return {
         "environment": machine,
-        "command": sys.argv,
+        "command": ["benchmarks/cliffs.py", *sys.argv[1:]],
         "seconds": time.monotonic() - bench.started,
         "kind": "replayed" if bench.gpu else "from Python",
         "padding": PADDING,

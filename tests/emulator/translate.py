@@ -157,7 +157,7 @@ class Operands:
         return self._address(self._inside(index)[0])
 
     def coordinates(self, index: int) -> list[str]:
-        """Of a tensor map's address [map, {columns, rows, ...}]."""
+        """Return the coordinates in the address of a tensor map, [map, {columns, rows, ...}]."""
         return [self._value(each.strip()) for each in self._inside(index)[1].strip()[1:-1].split(",")]
 
     def _inside(self, index: int) -> list[str]:

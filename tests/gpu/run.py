@@ -126,10 +126,11 @@ def check() -> None:
         return
     record, now = json.loads(RECORD.read_text()), sources()
     failed = f", {record['failed']} failed" if record["failed"] else ""
-    print(f"GPU tests: {record['passed']} passed{failed} on {record['gpu']}, {record['date']}.")
     changed = sorted({file for file, _ in set(now.items()) ^ set(record["sources"].items())})
-    if changed:
-        print(f"Changed since: {', '.join(changed)}. Run make test-gpu on a GPU and commit tests/gpu/record.json.")
+    since = (
+        f" Changed since: {', '.join(changed)}; run make test-gpu on a GPU and commit its record." if changed else ""
+    )
+    print(f"GPU tests: {record['passed']} passed{failed} on {record['gpu']}, {record['date']}.{since}")
 
 
 def main() -> int:

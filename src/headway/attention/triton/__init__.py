@@ -147,7 +147,7 @@ class Call(NamedTuple):
 
     @property
     def hopper_width(self) -> int | None:
-        """That to which Hopper's kernels have heads padded."""
+        """Return the width to which heads are padded for Hopper's kernels; None: they are too wide."""
         from headway.attention.triton import hopper
 
         return hopper.whole_width(self.request.q.shape[3])

@@ -94,7 +94,7 @@ class Call:
 
     @property
     def flags(self) -> dict[str, Any]:
-        """Of the general kernels."""
+        """Return the constants of the general kernels."""
         return {
             "TOEPLITZ": self.description.inputs.values is not None,
             "LOW_RANK": self.left is not None,

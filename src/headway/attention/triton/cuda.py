@@ -61,8 +61,10 @@ class TensorMap(ctypes.Structure):
 
 
 def tensor_map(t: Tensor) -> TensorMap:
-    """Of a (B, H, L, D) tensor in half precision, read in tiles of 64 x 64 that are zero beyond its ends, swizzled in
-    pieces of 16 bytes."""
+    """Describe a (B, H, L, D) tensor in half precision, which is read in tiles of 64 x 64.
+
+    Tiles are zero beyond the tensor's ends, and swizzled in pieces of 16 bytes.
+    """
     return _tensor_map(t.data_ptr(), tuple(t.shape), t.stride())
 
 

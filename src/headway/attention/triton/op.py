@@ -171,7 +171,7 @@ def _of_total(call: Call, total: Tensor | None) -> dict[str, Tensor | None]:
 
 
 def _in_order(call: Call, found: dict[str, Tensor | None]) -> list[Tensor]:
-    """Of all gradients those that are wanted, summed over what was shared: the batch, heads, groups of query heads."""
+    """Return the gradients that are wanted, summed over what was shared: the batch, heads, groups of query heads."""
     description, q_len, k_len = call.description, call.q.shape[2], call.k.shape[2]
     groups = call.q.shape[1] // call.k.shape[1]
     grads = []
